@@ -2,4 +2,5 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("jaxlib") else ["genesis/jax"]
+FRONT_ENDS = {"jaxlib": "genesis/jax", "lightning": "genesis/torch/lightning.py"}
+collect_ignore = [path for package, path in FRONT_ENDS.items() if not find_spec(package)]

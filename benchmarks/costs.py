@@ -20,6 +20,7 @@ import numpy as np
 
 import genesis
 from genesis import ndarray as nd
+from genesis import nn, optim
 from genesis.backends.cpu.runtime import runtime
 from genesis.ndarray.core.ndarray import NDArray
 
@@ -132,6 +133,48 @@ def with_names(count: int) -> Callable[[], Any]:
     return lambda: f(x)
 
 
+def with_parameters(count: int) -> Callable[[], Any]:
+    """A jitted model of layers with so many parameters, without gradients."""
+    net, x = nn.Sequential(*[nn.Linear(4, 4) for _ in range(count // 2)]), genesis.ones(1, 4)
+    f = genesis.jit(net)
+
+    def call() -> None:
+        with genesis.no_grad():
+            f(x)
+
+    return call
+
+
+def with_settings(count: int) -> Callable[[], Any]:
+    """A jitted layer of the user's that reads so many of its own numbers."""
+    scope: dict[str, Any] = {}
+    exec(
+        f"def forward(self, x): return x * ({' + '.join(f'self.k{k}' for k in range(count))})",
+        scope,
+    )
+    net: Any = type("Layer", (nn.Module,), scope)()
+    for k in range(count):
+        setattr(net, f"k{k}", k + 0.5)
+    f, x = genesis.jit(net), genesis.ones(4)
+    return lambda: f(x)
+
+
+def with_a_step(count: int) -> Callable[[], Any]:
+    """A jitted training step of so many parameters, with their gradients and SGD."""
+    net, x = nn.Sequential(*[nn.Linear(4, 4) for _ in range(count // 2)]), genesis.ones(1, 4)
+    update = optim.SGD(net.parameters(), 1e-3)
+
+    def step(x: Any) -> Any:
+        update.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        update.step()
+        return loss
+
+    f = genesis.jit(step)
+    return lambda: f(x)
+
+
 def best(work: Callable[[], Any], seconds: float = 0.3) -> float:
     """Microseconds of one call: the best of many short batches, between which others may run."""
     for _ in range(10):
@@ -187,6 +230,9 @@ def main() -> None:
         (with_kernels, 0.5), (with_names, 0.3),
     ):  # fmt: skip
         none, each = fitted(make, [1, 8, 16, 32, 64])
+        print(f"{make.__doc__} {none:.2f} us + {each:.3f} us each (promised: 5 + {promised:g})")
+    for make, promised in ((with_parameters, 0.3), (with_settings, 0.3), (with_a_step, 1.5)):
+        none, each = fitted(make, [2, 8, 16, 32])
         print(f"{make.__doc__} {none:.2f} us + {each:.3f} us each (promised: 5 + {promised:g})")
     with tempfile.TemporaryDirectory() as folder:
         ours, numpy = imported("genesis", Path(folder)), imported("numpy", Path(folder))

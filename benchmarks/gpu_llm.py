@@ -25,7 +25,7 @@ from genesis.llm.decoder import Decoder
 from genesis.llm.executor import Executor, _tensor
 from genesis.llm.families import read_config
 from genesis.llm.request import Work
-from genesis.weights.shelf import Shelf
+from genesis.weights.array_cache import ArrayCache
 
 SMALL = {
     "vocab_size": 512, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
@@ -43,7 +43,7 @@ class Random:
 
     def __init__(self, format: str | None) -> None:
         self.format = None if format == "bfloat16" else format
-        self.shelf = Shelf()
+        self.array_cache = ArrayCache()
 
     def take(self, name: str, *shape: int) -> Any:
         """Ones for norms, small numbers for matrices."""

@@ -43,6 +43,7 @@ LINES = {
 }  # fmt: skip
 #: Inputs that say something of others.
 VALUES = {"sr": 16000, "waveforms_lens": 16000, "input_lengths": 24, "fmin": 50, "fmax": 900}
+FLOATS = {"tensor(float16)": "f2", "tensor(float)": "f4", "tensor(double)": "f8"}
 #: The greatest number of a symbol.
 SYMBOLS = {"piper": 15}
 
@@ -84,7 +85,7 @@ def _value(path, arg, rng):
         most = next((n for text, n in SYMBOLS.items() if text in path.name), 20)
         kind = arg.type.removeprefix("tensor(").removesuffix(")")
         return rng.integers(0, most, shape).astype(kind)
-    return (rng.standard_normal(shape) * 0.5).astype(np.float32)
+    return (rng.standard_normal(shape) * 0.5).astype(FLOATS[arg.type])
 
 
 def _size(path, arg, axis, n):

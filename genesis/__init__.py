@@ -18,6 +18,7 @@ from genesis.autograd import (
 )  # fmt: skip
 from genesis.autograd import jitted  # noqa: F401 - has `jit` look after gradients
 from genesis.autograd import composition as _composition  # noqa: F401 - copies layers' graphs
+from genesis.autograd import stretches as _stretches  # noqa: F401 - copies those of gradients
 from genesis.autograd.scan import scan
 from genesis.functional import *
 from genesis.ir.dtype import (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genesis import __version__
-from genesis import store as disk
+from genesis import content_store as disk
 
 if TYPE_CHECKING:
     from genesis.llm import LLM, SamplingParams
@@ -914,9 +914,9 @@ def _clear() -> int:
 
 
 def _shelves() -> Any:
-    from genesis.weights import shelf
+    from genesis.weights import array_cache
 
-    return shelf
+    return array_cache
 
 
 def _path() -> int:

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from genesis.content_store import beside, replacing
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType
 from genesis.ndarray import NDArray, from_numpy
-from genesis.store import beside, replacing
 from genesis.tensor.tensor import Tensor
 
 _DTYPES: dict[str, DType] = {
@@ -91,8 +91,11 @@ def require_place(path: str | os.PathLike[str]) -> None:
 
 def _created(path: Path) -> int:
     """What a new file is permitted, which is empty."""
-    with open(path, "xb") as created:
-        return os.fstat(created.fileno()).st_mode & 0o777
+    try:
+        with open(path, "xb") as created:
+            return os.fstat(created.fileno()).st_mode & 0o777
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, "no such folder", str(path.parent)) from None
 
 
 def flattened(x: Any, path: str, tensors: dict[str, NDArray]) -> Any:

@@ -52,7 +52,7 @@ def the_accelerator_is_cuda() -> None:
 @check
 def the_device_is_there() -> object:
     from genesis.torch.device import device_names
-    from genesis.torch.device.contents import runtime
+    from genesis.torch.device.storage_contents import runtime
 
     x = torch.ones(3, device="genesis")
     assert (x + 1).tolist() == [2.0] * 3

@@ -28,7 +28,10 @@ class _Torch:
     linalg, fft = torch.linalg, torch.fft
 
     def __getattr__(self, name: str) -> Any:
-        return next(getattr(place, name) for place in self.places if hasattr(place, name))
+        for place in self.places:
+            if hasattr(place, name):
+                return getattr(place, name)
+        raise AttributeError(name)
 
 
 class _Genesis(_Torch):

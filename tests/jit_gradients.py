@@ -1612,3 +1612,42 @@ for name, change in OVERWRITES.items():
     for layout, lay in LAID.items():
         add_program(f"overwritten {name}, {layout}", _overwriting(change, False, lay))
     add_program(f"overwritten {name}, second order", _overwriting(change, True, LAID["whole"]))
+
+
+# ---- what was made before the call, written as it is
+
+
+@program
+def an_argument_with_a_history_is_copied(jit: Jit) -> Any:
+    w = vector(1, 2, grad=True)
+
+    @jit
+    def f(x: Any) -> Any:
+        return genesis.zeros(2).copy_(x)
+
+    seen = []
+    for k in range(4):
+        f(w * (k + 1)).sum().backward()
+        seen.append(grad(w))
+    return seen
+
+
+@program
+def what_has_a_history_outside_is_copied(jit: Jit) -> Any:
+    w = vector(1, 2, grad=True)
+    held = SimpleNamespace(before=w * 3, now=vector(0, 0))
+
+    @jit
+    def f(x: Any) -> Any:
+        held.now = held.now.detach()
+        held.now.copy_(held.before)
+        held.before = x * w
+        return x
+
+    seen = []
+    for k in range(5):
+        f(vector(k, 1))
+        seen.append((show(held.now), show(held.before)))
+        held.now.sum().backward(retain_graph=True)
+        seen.append(grad(w))
+    return seen

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import jit_classes
 import jit_containers
 import jit_gradients
 import jit_objects
@@ -34,6 +35,7 @@ PARTS = (
     jit_writes,
     jit_results,
     jit_objects,
+    jit_classes,
 )
 
 

@@ -1416,3 +1416,43 @@ def a_thread_started_inside(jit: Jit) -> Any:
         return x * len(log)
 
     return [(show(f(vector(1, 2))), list(log)) for _ in range(3)]
+
+
+@program
+def an_attribute_that_becomes_a_parameter(jit: Jit) -> Any:
+    """What a layer does with an attribute depends on what it has of that name."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(vector(1, 2))
+
+        def forward(self, x: Any) -> Any:
+            self.last = x
+            return x * self.w
+
+    layer = Layer()
+    f = jit(lambda x: layer(x) + layer(layer.w))
+    return [attempt(f, vector(k, 1)) for k in range(3)], sorted(dict(layer.named_parameters()))
+
+
+@program
+def an_error_after_writes_and_a_jitted_call(jit: Jit) -> Any:
+    """What was done before the error is done once, though the inner function would be refused."""
+    total, count = vector(2, -1), vector(0, 0)
+
+    @jit
+    def inner(x: Any) -> None:
+        x[0] = 0.0
+
+    def both(x: Any) -> None:
+        x.add_(2.0)
+        inner(total)
+
+    @jit
+    def outer(x: Any) -> None:
+        total.add_(x)
+        both(count)
+        both(x)  # a leaf that requires a gradient
+
+    return attempt(outer, vector(1.5, 0, grad=True)), show(total), show(count)

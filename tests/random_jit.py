@@ -394,13 +394,21 @@ class Verdict(NamedTuple):
 def takes_long(text: str, lazy: bool) -> bool:
     """Whether a program takes long without jit: its lists may double at every call."""
     begin = time.thread_time()
-    Run(lambda f: f, lazy).run(text)
+    try:
+        with limited(LIMIT):
+            Run(lambda f: f, lazy).run(text)
+    except Hangs:
+        return True
     return time.thread_time() - begin > LIMIT / 200
 
 
 def judged(text: str, lazy: bool = False) -> Verdict:
     """What becomes of a program under jit."""
-    want = Run(lambda f: f, lazy).run(text)
+    try:
+        with limited(LIMIT):
+            want = Run(lambda f: f, lazy).run(text)
+    except Hangs:
+        return Verdict("long")
     run = Run(genesis.jit, lazy)
     try:
         with limited(LIMIT):

@@ -147,6 +147,7 @@ def _torch(m: Any, ours: bool) -> Names:
         "no_grad": m.no_grad,
         "backward": lambda *x: sum((y * y).sum() for y in x).backward(),  # type: ignore[misc]
         "detach": lambda x: x.detach(),
+        "keep": lambda x: x.retain_grad() if x.requires_grad else None,
     }
 
 
@@ -293,13 +294,20 @@ class Draw:
             self.assign(f"own({leaf} * 2)")
         for _ in range(self.rng.randint(2, 8)):
             self.step(reads=self.rng.random() < 0.3, without=leaves)
+            if self.rng.random() < 0.3:
+                self.keep(self.pick(leaves))
         rest = [x for x in self.arrays if x not in leaves]
         if rest:
             chosen = self.rng.sample(rest, self.rng.randint(1, min(2, len(rest))))
             self.lines.append(f"backward({', '.join(chosen)})")
         self.lines += [f"read({x})" for x in rest]
-        self.lines += [f"read_grad({x})" for x in leaves]
+        self.lines += [f"read_grad({x})" for x in self.arrays]
         return Program(self.kind, self.seed, tuple(self.lines))
+
+    def keep(self, x: str) -> None:
+        """Keep a gradient, but not of a view: of one that is written, PyTorch's passes it by."""
+        if self.names[x]._base is None:
+            self.attempt(f"keep({x})")
 
     def jitted(self) -> Program:
         for _ in range(self.rng.randint(1, 3)):

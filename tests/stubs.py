@@ -19,7 +19,7 @@ from typing import Any
 
 from genesis.functional import ranks
 from genesis.functional.registry import operations
-from genesis.nn.layer import parts
+from genesis.nn.layer_from_function import parts
 from genesis.tensor import methods
 
 HEAD = '"""{}\n\nWritten by ``python -m tests.stubs``.\n"""\n\n'

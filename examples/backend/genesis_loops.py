@@ -34,35 +34,32 @@ from genesis.backends.base import (
 )  # fmt: skip
 from genesis.compiler.passes import Passes, Rule
 from genesis.compiler.program.program import as_size
+from genesis.content_store import digest
 from genesis.ir.dtype import DType, uint8
 from genesis.ir.interpret import interpret
 from genesis.ir.kernel import Buffer, Kernel, as_index
 from genesis.ir.size import Dim, evaluate
-from genesis.store import digest
 
 
 class Memory:
-    """Bytes that NumPy looks after."""
+    """Bytes of NumPy's, or of another library."""
 
-    def __init__(self, nbytes: int) -> None:
-        self._words = np.empty(nbytes // 8 + 9, np.int64)
-        self.pointer = self._words.ctypes.data + 63 & ~63  # aligned as vectors like it
-        self.nbytes = nbytes
-        self.owner: object | None = None
-
-
-class Foreign:
-    """Memory of another library."""
-
-    def __init__(self, pointer: int, nbytes: int, owner: object) -> None:
+    def __init__(self, pointer: int, nbytes: int, owner: object = None, words: Any = None) -> None:
         self.pointer, self.nbytes, self.owner = pointer, nbytes, owner
+        self._words = words  # what the bytes belong to, if it is ours
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """An array of the bytes, which keeps this object, and so the bytes, alive."""
+        data = (self.pointer, False)
+        return {"data": data, "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
 
 
 def _at(pointer: int, dtype: DType, count: int) -> np.ndarray[Any, Any]:
     """The elements in memory, as they are."""
-    nbytes = count * dtype.itemsize
-    raw = (c_char * nbytes).from_address(pointer) if nbytes else b""
-    return np.frombuffer(raw, dtype.numpy)
+    if not count:
+        return np.empty(0, dtype.numpy)
+    return np.frombuffer((c_char * (count * dtype.itemsize)).from_address(pointer), dtype.numpy)
 
 
 class Program:
@@ -168,12 +165,13 @@ class Loops(Backend):
 
     # ---- memory
     def allocate(self, nbytes: int) -> Memory:
-        """New memory."""
-        return Memory(nbytes)
+        """New memory, aligned as vectors like it."""
+        words = np.empty(nbytes // 8 + 9, np.int64)
+        return Memory(words.ctypes.data + 63 & ~63, nbytes, words=words)
 
-    def foreign(self, pointer: int, nbytes: int, owner: object) -> Foreign:
+    def foreign(self, pointer: int, nbytes: int, owner: object) -> Memory:
         """Memory of another library's object."""
-        return Foreign(pointer, nbytes, owner)
+        return Memory(pointer, nbytes, owner)
 
     def upload(self, memory: Any, source: np.ndarray[Any, Any]) -> None:
         """Copy an array into memory."""
@@ -189,14 +187,11 @@ class Loops(Backend):
         offset: int = 0,
     ) -> np.ndarray[Any, Any]:
         """The memory itself, as an array."""
-        flat = _at(
-            memory.pointer + offset * dtype.itemsize,
-            dtype,
-            memory.nbytes // dtype.itemsize - offset,
-        )
-        if strides is None:
-            return flat[: int(np.prod(shape))].reshape(shape)
-        return np.lib.stride_tricks.as_strided(flat, shape, [s * dtype.itemsize for s in strides])
+        if 0 in shape:
+            return np.empty(shape, dtype.numpy)
+        size, raw = dtype.itemsize, np.asarray(memory)
+        apart = None if strides is None else [s * size for s in strides]
+        return np.ndarray(tuple(shape), dtype.numpy, raw, offset * size, apart)
 
     def copy(self, target: Any, source: Any, nbytes: int, start: int = 0) -> None:
         """Copy bytes."""
@@ -234,7 +229,8 @@ def _contents(pointer: int, buffer: Buffer, sizes: dict[str, int]) -> np.ndarray
     shape = [number(x) for x in buffer.shape]
     if buffer.strides is None:
         return _at(pointer, buffer.dtype, int(np.prod(shape))).reshape(shape)
-    reach = sum((n - 1) * number(s) for n, s in zip(shape, buffer.strides, strict=True))
+    steps = [(n - 1) * number(s) for n, s in zip(shape, buffer.strides, strict=True)]
+    reach = sum(step for step in steps if step > 0)  # others lead back
     return _at(
         pointer, buffer.dtype, max(0, reach + number(buffer.offset) + 1) if all(shape) else 0
     )

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.autograd import mode, tape
-from genesis.autograd.cut import cut
-from genesis.autograd.tape import Creator, Edge, Walk, _as_array, edge_to
+from genesis.autograd.min_cut import cut
+from genesis.autograd.tape import Creator, Edge, Walk, _as_array, ancestors, edge_to
 from genesis.functional.function import Context, Function
 from genesis.functional.movement import View
 from genesis.ir import ops
@@ -29,12 +29,20 @@ from genesis.ir.dtype import DType
 from genesis.ir.node import topological
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray, ones, pytree
-from genesis.ndarray.core.layout import row_major
+from genesis.ndarray.core.layout import Shape, is_row_major, row_major
 from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.primitive import permute
 from genesis.ndarray.core.realisation import backend_of, compiled, realize_values
-from genesis.ndarray.core.source_lines import Places
+from genesis.ndarray.core.source_lines import Places, describe
 from genesis.ndarray.core.storage import Steps, Storage, sized
-from genesis.ndarray.core.value import CaptureError, Value, lock, recorded_by, thread
+from genesis.ndarray.core.value import (
+    CaptureError,
+    Value,
+    lock,
+    recorded_by,
+    thread,
+    unwatched,
+)
 from genesis.ndarray.tracing.guards import Guards, Sources
 from genesis.ndarray.tracing.journal import Read
 from genesis.ndarray.tracing.recorder import Recorder, interned
@@ -61,7 +69,7 @@ class Spent(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """The values saved for gradients are gone."""
-        tuple(tape._FREED)
+        tuple(tape.FREED)
 
 
 class Input(NamedTuple):
@@ -69,6 +77,7 @@ class Input(NamedTuple):
 
     edge: Edge
     actual: Callable[[Any], Edge | None]  # for given arguments
+    order: tuple[int, ...] | None = None  # in which it lies along its axes, if not as they come
 
 
 class JitTape:
@@ -80,12 +89,12 @@ class JitTape:
         self._recorder = recorder
         self._began = recorder.journal.began = next(tape.numbers)
         self._kept = list(parts)
-        self._given: dict[int, pytree.Path] = {}
+        self._given: dict[int, tuple[pytree.Path, Tensor]] = {}
         for x, path in self._kept:
             if isinstance(x, Tensor):
-                self._given[id(x)] = path
+                self._given[id(x)] = path, x
                 if x._creator is not None:
-                    self._given[id(x._creator)] = path
+                    self._given[id(x._creator)] = path, x
         self._outputs: dict[tuple[Creator, int], int] = {}
         self._results: list[Tensor] = []
         self._made: list[Tensor] = []  # all that a run makes
@@ -180,8 +189,8 @@ class JitTape:
 
     def _is_spent(self, creator: Creator) -> bool:
         """Whether backward has been through what made a result."""
-        found = _leading_to(creator, self._is_inside)
-        return any(c.ctx is not None and c.ctx._saved is tape._FREED for c in found)
+        found = ancestors([creator], self._is_inside)
+        return any(c.ctx is not None and c.ctx._saved is tape.FREED for c in found)
 
     def _is_inside(self, creator: Creator) -> bool:
         return creator.number > self._began and id(creator) not in self._given
@@ -209,9 +218,11 @@ class JitTape:
             following = piece.backward((True,) * len(self._results), graph=False)
         journal.close()
         if journal.effects or recorder.written:
+            where = "".join(f"{describe(*e.at)}: " for e in journal.effects[:1] if e.at[0])
             raise CaptureError(
-                "genesis.jit: computing the gradients of the function's results changes something "
-                "outside (a hook or a Function with state); do that outside of the function"
+                f"genesis.jit: {where}computing the gradients of the function's results changes "
+                "something outside (a hook or a Function with state); do that outside of the "
+                "function"
             )
         reads = list(journal.reads.values())
         piece.guards = Guards(reads, (), Sources(reads, {})) if reads else None
@@ -256,9 +267,10 @@ class JitTape:
 
     def _input(self, e: Edge, recorder: Recorder) -> Input:
         source = e.source
-        path = self._given.get(id(source))
-        if path is not None:
-            return Input(e, lambda tree: edge_to(pytree.follow(tree, path)))
+        given = self._given.get(id(source))
+        if given is not None:
+            path, x = given
+            return Input(e, lambda tree: edge_to(pytree.follow(tree, path)), _order(x.array))
         actual = ref(source)
         if isinstance(source, Tensor):
             value = self._recorder.read(source.array.storage)
@@ -322,7 +334,7 @@ class JitTape:
     ) -> Creator:
         """The creator of a run's results, given what the program read, did not read and saved."""
         assert self._piece is not None
-        edges = [actual(run.tree) for _, actual in self._piece.inputs]
+        edges = [i.actual(run.tree) for i in self._piece.inputs]
         inputs = [At(p, v) for p, v in zip(pointers, held, strict=True)]
         if unread:
             realize_values(unread)
@@ -366,8 +378,16 @@ class Piece:
         """The creator of one run's results."""
         ctx = Context()
         ctx.materialize_grads = False
-        ctx._saved = state = (Passed(self), inputs, saved, sizes, edges)
-        ctx._left = lambda gradients: state if state[0].spend(gradients) else None
+        passed = Passed(self)
+        ctx._saved = state = [passed, inputs, saved, sizes, edges]
+
+        def left(gradients: Sequence[Any]) -> list[Any] | None:
+            if passed.spend(gradients):
+                return state
+            state.clear()  # what it keeps alive an optimizer would have to copy, not overwrite
+            return None
+
+        ctx._left = left
         creator = Creator(Jitted, ctx, edges)
         creator.forms = [
             (tuple(evaluate(d, sizes) for d in shape), dtype, device)
@@ -378,7 +398,7 @@ class Piece:
     def behind(self) -> list[set[Creator]]:
         """For every result the operations behind it that saved something."""
         if self._behind is None:
-            ends = {id(e.source) for e, _ in self.inputs}
+            ends = {id(i.edge.source) for i in self.inputs}
             self._behind = [
                 set() if x.creator is None else _saving(x.creator, ends) for x in self.results
             ]
@@ -408,8 +428,11 @@ class Piece:
             for x, g in zip(chosen, given, strict=True):
                 edge = Edge(x.creator, x.slot, x.array.shape, x.array.dtype)  # type: ignore[arg-type]
                 walk.add(edge, g if graph else g.array)
-            gradients = walk.through()
-            values = [g if g is None else _as_array(g).value for g in gradients]
+            gradients = unwatched(walk.through)
+            values = [
+                g if g is None else permute(_as_array(g).value, i.order or range(g.ndim))
+                for g, i in zip(gradients, self.inputs, strict=True)
+            ]
         return Following(self, given, gradients, values, graph)
 
 
@@ -430,7 +453,7 @@ class Passed:
             there and not self.spent.isdisjoint(behind)
             for there, behind in zip(mask, self.piece.behind(), strict=True)
         ):
-            tuple(tape._FREED)
+            tuple(tape.FREED)
 
     def spend(self, gradients: Sequence[Any]) -> bool:
         """Free what belongs to results that have gradients; whether some still have theirs."""
@@ -446,7 +469,7 @@ class PieceWalk(Walk):
 
     def __init__(self, graph: bool, inputs: Sequence[Input]) -> None:
         super().__init__(graph, retain=True)
-        self._ends = {(id(e.source), e.slot): n for n, (e, _) in enumerate(inputs)}
+        self._ends = {(id(i.edge.source), i.edge.slot): n for n, i in enumerate(inputs)}
         self._found: list[Any] = [None] * len(inputs)
 
     def add(self, edge: Edge, gradient: Any) -> None:
@@ -490,7 +513,10 @@ class Plan:
         #: Slots of the frame, and the numbers of the inputs that go there.
         self.slots = [(slots[v], numbers[v]) for v in leaves if v in known]
         self._constants = [(slots[v], v.memory) for v in leaves if v not in known]
-        self._roots = [(v, 0 if v is None else unique.index(nodes[v])) for v in roots]
+        self._roots = [
+            (v, 0 if v is None else unique.index(nodes[v]), i.order)
+            for v, i in zip(roots, piece.inputs, strict=True)
+        ]
         self._sized: dict[tuple[int, ...], Sized] = {}
 
     def sized(self, sizes: Mapping[str, int]) -> Sized:
@@ -508,10 +534,16 @@ class Plan:
         for slot, memory in self._constants:
             frame[slot] = memory.pointer  # type: ignore[union-attr]
         forms: list[Form | None] = []
-        for v, number in self._roots:
-            shape = () if v is None else tuple(evaluate(d, sizes) for d in v.shape)
-            form = None if v is None else (number, v.dtype, shape, row_major(shape), v.device)
-            forms.append(form)
+        for v, number, order in self._roots:
+            if v is None:
+                forms.append(None)
+                continue
+            shape: Shape = tuple(evaluate(d, sizes) for d in v.shape)
+            strides = row_major(shape)
+            if order is not None:
+                back = sorted(range(len(order)), key=order.__getitem__)
+                shape, strides = (tuple(x[d] for d in back) for x in (shape, strides))
+            forms.append((number, v.dtype, shape, strides, v.device))
         nbytes = [evaluate(nbytes, sizes) for _, nbytes in self._entry.outputs]
         return Sized(frame, nbytes, forms)
 
@@ -634,21 +666,9 @@ class Jitted(Function):
 # ---- values
 
 
-def _leading_to(creator: Creator, counts: Callable[[Creator], bool]) -> set[Creator]:
-    """A creator, and those that lead to it by way of others that count."""
-    stack, seen = [creator], {creator}
-    while stack:
-        for e in stack.pop().edges:
-            source = None if e is None else e.source
-            if isinstance(source, Creator) and source not in seen and counts(source):
-                seen.add(source)
-                stack.append(source)
-    return seen
-
-
 def _saving(creator: Creator, ends: set[int]) -> set[Creator]:
     """The creators that saved something among those that lead to one, up to some ends."""
-    found = _leading_to(creator, lambda c: id(c) not in ends)
+    found = ancestors([creator], lambda c: id(c) not in ends)
     return {c for c in found if c.ctx is not None and c.ctx._saved}
 
 
@@ -716,6 +736,20 @@ def _one(dtype: DType, device: str) -> Value:
     return ones((), dtype, device).realize().value
 
 
+def _order(x: NDArray) -> tuple[int, ...] | None:
+    """The axes of an array from the outermost in memory on; None where that is how they come.
+
+    The gradient of what lies so is best written so: a loss of ``scores.transpose(1, 2)`` reads and
+    writes along the classes.
+    """
+    shape, strides = x.storage.actual.shape, x.storage.actual.strides
+    if x.steps or is_row_major(shape, strides) or not all(isinstance(n, int) for n in strides):
+        return None
+    order = tuple(sorted(range(len(shape)), key=lambda d: -evaluate(strides[d], {})))
+    dense = is_row_major(tuple(shape[d] for d in order), tuple(strides[d] for d in order))
+    return order if dense else None
+
+
 def _nowhere(tree: Any) -> None:
     return None
 
@@ -724,7 +758,7 @@ def _unwrap(x: Tensor) -> tuple[NDArray, int | None]:
     """A tensor as `jit` sees an argument: whether it needs gradients, and None if there is more."""
     if x._gradient is not None or x.hooks or x.accumulated:
         return x.array, None
-    if x._base is None and x._creator is None:
+    if x._creator is None and (x._base is None or x.creator is None):
         return x.array, 1 if x._wanted else 0
     return x.array, 0 if x.creator is None else 2
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import heapq
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from genesis import functional
 from genesis.autograd import anomaly, mode
@@ -59,7 +59,8 @@ class Creator:
     """One operation on the tape."""
 
     __slots__ = (
-        "ctx", "edges", "forms", "function", "hooks", "number", "retained", "where", "__weakref__",
+        "ctx", "edges", "forms", "function", "hooks", "number", "retained", "rule", "where",
+        "__weakref__",
     )  # fmt: skip
 
     ctx: Context | None
@@ -67,6 +68,7 @@ class Creator:
     forms: list[tuple[Any, Any, str]]  # shape, dtype and device of every result
     hooks: dict[int, list[Hook]]  # by slot
     retained: dict[int, weakref.ref[Tensor]]  # results that want to keep their gradient
+    rule: Hashable  # equal ones make the same of gradients and saved values; None: not known
 
     def __init__(self, function: type[Function], ctx: Context, edges: Sequence[Edge | None]):
         self.function = function
@@ -75,6 +77,7 @@ class Creator:
         self.forms = []
         self.hooks = {}
         self.retained = {}
+        self.rule = None
         self.number = next(numbers)
         self.where = ""
 
@@ -143,7 +146,7 @@ class _Freed:
         )
 
 
-_FREED: Any = _Freed()
+FREED: Any = _Freed()  #: the saved values that there were
 
 
 def edge_to(x: Tensor) -> Edge | None:
@@ -208,6 +211,9 @@ def record(function: type[Function], args: tuple[Any, ...]) -> Any:
             tensors.append(Tensor(x))
         else:
             tensors.append(_based(Tensor.made(x, creator, slot), args))
+    rule = function.rule_of(ctx)
+    if rule is not None:
+        creator.rule = rule, *creator.forms
     if anomaly.enabled:
         anomaly.note(creator)
     return tuple(tensors) if several else tensors[0]
@@ -359,6 +365,9 @@ def accumulate(x: Tensor, gradient: Any, graph: bool) -> None:
 class Walk:
     """One pass backward through the graph."""
 
+    #: What goes through many creators at once: see `genesis.autograd.stretches`.
+    advance: ClassVar[Callable[[Walk], int]]
+
     def __init__(self, graph: bool, retain: bool) -> None:
         self.graph = graph
         self.retain = retain
@@ -418,8 +427,15 @@ class Walk:
         ends = {source for source, _ in keys}
         useful = None if wanted is None else _leading_to(self.gradients, ends)
         asked = set(keys)
+        fast = useful is None and not self.graph and type(self) is Walk
+        one_by_one = 0  # so many are visited before a stretch of several
         with mode.set_grad_enabled(self.graph):
             while self.pending:
+                if fast and not one_by_one:
+                    one_by_one = Walk.advance(self)
+                    if not one_by_one:
+                        continue
+                one_by_one -= 1
                 _, creator = heapq.heappop(self.pending)
                 gradients = self.gradients.pop(creator)
                 leads_on = useful is None or creator in useful
@@ -493,12 +509,16 @@ class Walk:
                 f"{creator.function.__name__}.backward gives {len(results)} gradients for "
                 f"{len(creator.edges)} arguments; give None for what has no gradient"
             )
-        if not self.retain and ctx._saved:
-            left = ctx._left
-            ctx._saved = (left and left(gradients)) or _FREED
+        self.free(ctx, gradients)
         for edge, gradient in zip(creator.edges, results, strict=True):
             if edge is not None and gradient is not None:
                 self.add(edge, gradient)
+
+    def free(self, ctx: Context, gradients: Sequence[Any]) -> None:
+        """Let go of what was saved for a rule."""
+        if not self.retain and ctx._saved:
+            left = ctx._left
+            ctx._saved = (left and left(gradients)) or FREED
 
 
 class WalkInside(Walk):
@@ -512,21 +532,27 @@ class WalkInside(Walk):
             super().step(creator, gradients)
 
 
+def ancestors(
+    starts: Iterable[Creator], counts: Callable[[Creator], bool] | None = None
+) -> set[Creator]:
+    """Some creators, and those that lead to them, by way of others that count if that is asked."""
+    stack = list(starts)
+    seen = set(stack)
+    while stack:
+        for e in stack.pop().edges:
+            source = None if e is None else e.source
+            if not isinstance(source, Creator) or source in seen:
+                continue
+            if counts is None or counts(source):
+                seen.add(source)
+                stack.append(source)
+    return seen
+
+
 def _leading_to(starts: Iterable[Creator], targets: set[int]) -> set[Creator]:
     """The creators from which a target, given by its `id`, is reached."""
-    order: list[Creator] = []
-    seen: set[Creator] = set()
-    stack = list(starts)
-    while stack:
-        creator = stack.pop()
-        if creator in seen:
-            continue
-        seen.add(creator)
-        order.append(creator)
-        sources = [e.source for e in creator.edges if e is not None]
-        stack.extend(s for s in sources if isinstance(s, Creator))
     useful: set[Creator] = set()
-    for creator in sorted(order, key=lambda c: c.number):  # arguments come first
+    for creator in sorted(ancestors(starts), key=lambda c: c.number):  # arguments come first
         if any(
             e is not None and (id(e.source) in targets or e.source in useful) for e in creator.edges
         ):

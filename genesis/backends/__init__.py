@@ -7,9 +7,14 @@ that returns a `Backend`. What the compiler does for its chip, the chip names (`
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from pathlib import Path
 
 from genesis.backends.base import Backend
+
+#: Where backends of third parties lie that were loaded: their code is no user's either.
+outside: set[str] = set()
 
 
 @cache
@@ -29,7 +34,10 @@ def get(name: str) -> Backend:
     from importlib.metadata import entry_points
 
     for point in entry_points(group="genesis.backends", name=name):
-        backend: Backend = point.load()()
+        made = point.load()
+        file = Path(sys.modules[made.__module__.partition(".")[0]].__file__ or "")
+        outside.add(f"{file.parent}/" if file.name == "__init__.py" else str(file))
+        backend: Backend = made()
         return backend
     others = [p.name for p in entry_points(group="genesis.backends")]
     known = ", ".join(["cpu", "cuda", "hip", *others])

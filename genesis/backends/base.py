@@ -391,7 +391,7 @@ class Backend(ABC):
     ) -> npt.NDArray[Any]:
         """The memory's contents as a NumPy array; strides and offset count elements.
 
-        It is the memory itself where the host can address it, a copy elsewhere.
+        It is the memory itself where the host can address it, which it keeps alive; else a copy.
         """
 
     def word_later(self, memory: Memory) -> Later | None:

@@ -15,9 +15,9 @@ from genesis.compiler.options import Options, current
 from genesis.compiler.program.digest import identity, spell
 from genesis.compiler.program.disk_cache import load, save
 from genesis.compiler.program.program import Derivation, Program
+from genesis.content_store import default, digest
 from genesis.events import span
 from genesis.ir.node import Form, Node
-from genesis.store import default, digest
 
 
 def compile_graph(

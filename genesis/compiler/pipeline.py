@@ -30,7 +30,7 @@ from genesis.compiler.program.overlap import overlapped
 from genesis.compiler.program.program import Program, Stage, results
 from genesis.compiler.program.rematerialise import within
 from genesis.compiler.program.reuse_inputs import with_reuses
-from genesis.compiler.verify.exchange import verify_flights
+from genesis.compiler.verify.collectives import verify_flights
 from genesis.compiler.verify.program import verify_program
 from genesis.events import span
 from genesis.ir import ops

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from genesis.store import default, digest, generation, locked, replace_file
+from genesis.content_store import default, digest, generation, locked, replace_file
 
 if TYPE_CHECKING:
     from genesis.backends.base import Backend

@@ -26,7 +26,7 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
 
 
-class Group(NamedTuple):
+class ChannelGroup(NamedTuple):
     """Layers whose channels go together: of each, channel ``[j]`` of the first is which of its own.
 
     `inputs` are of layers that read them, several for a channel after a flatten.
@@ -42,7 +42,7 @@ def _depthwise(layer: Any) -> bool:
 
 
 @no_grad()
-def dependencies(model: nn.Module, x: Any) -> list[Group]:
+def dependencies(model: nn.Module, x: Any) -> list[ChannelGroup]:
     """The groups of channels of a model that can go together, seen with an input x."""
     modules = dict(model.named_modules())
     layers = {n: m for n, m in modules.items() if isinstance(m, _LAYERS) and not _depthwise(m)}
@@ -63,7 +63,6 @@ class _Runs:
     def __init__(self, model: Any, x: Any, layers: Any, beside: Any) -> None:
         self.model, self.x, self.layers, self.beside = model, x, layers, beside
         self.given: dict[str, Any] = {}
-        self.got: dict[str, Any] = {}
         self.base = self._run(None, lambda y: y)
 
     def _run(self, name: str | None, change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -148,7 +147,7 @@ def _changed(a: Any, b: Any, axis: int) -> Any:
     return (a != b).any(others).astype(np.int64)
 
 
-def _groups(layers: Any, beside: Any, sources: Any) -> list[Group]:
+def _groups(layers: Any, beside: Any, sources: Any) -> list[ChannelGroup]:
     """Layers are together if some input channel has its source in both."""
     parent = {n: n for n in layers}
 
@@ -183,7 +182,7 @@ def _grouped(layer: Any) -> bool:
     return getattr(layer, "groups", 1) != 1
 
 
-def _group(names: list[str], count: int, layers: Any, beside: Any, sources: Any) -> Group:
+def _group(names: list[str], count: int, layers: Any, beside: Any, sources: Any) -> ChannelGroup:
     inputs: dict[str, list[list[int]]] = {}
     norms: dict[str, list[int]] = {}
     for own in {k for n in names for k in sources[n] if k}:
@@ -197,7 +196,7 @@ def _group(names: list[str], count: int, layers: Any, beside: Any, sources: Any)
             inputs[own] = places
         else:
             norms[own] = [p[0] for p in places if p]
-    return Group({n: list(range(count)) for n in names}, inputs, norms)
+    return ChannelGroup({n: list(range(count)) for n in names}, inputs, norms)
 
 
 # ---- taking them out
@@ -227,7 +226,7 @@ def remove_channels_(
     return model
 
 
-def _holds(model: nn.Module, x: Any, group: Group, chosen: list[int]) -> bool:
+def _holds(model: nn.Module, x: Any, group: ChannelGroup, chosen: list[int]) -> bool:
     """Whether a model without channels gives what it gives where nobody reads them.
 
     It does not where they are also counted otherwise: as those of heads, for instance. Norms over
@@ -251,7 +250,7 @@ def _holds(model: nn.Module, x: Any, group: Group, chosen: list[int]) -> bool:
     return bool(y.shape == wanted.shape and np.abs(y - wanted).max(initial=0) <= off)
 
 
-def _gone(plans: list[tuple[Group, list[int]]]) -> dict[str, set[int]]:
+def _gone(plans: list[tuple[ChannelGroup, list[int]]]) -> dict[str, set[int]]:
     """The input channels of layers that are no more."""
     gone: dict[str, set[int]] = defaultdict(set)
     for group, chosen in plans:
@@ -260,7 +259,7 @@ def _gone(plans: list[tuple[Group, list[int]]]) -> dict[str, set[int]]:
     return gone
 
 
-def _take_out(modules: dict[str, Any], plans: list[tuple[Group, list[int]]]) -> None:
+def _take_out(modules: dict[str, Any], plans: list[tuple[ChannelGroup, list[int]]]) -> None:
     # A layer may read channels of several groups, so all are cut when all are known.
     for name, channels in _gone(plans).items():
         left = [i for i in range(modules[name].weight.shape[1]) if i not in channels]
@@ -276,7 +275,7 @@ def _cut_rows(layer: Any, chosen: list[int]) -> None:
     _cut(layer, 0, chosen)
 
 
-def _scores(modules: Any, group: Group, count: int) -> Any:
+def _scores(modules: Any, group: ChannelGroup, count: int) -> Any:
     """The norms of channels' weights, times those of what a norm scales them by."""
     scores = np.zeros(count)
     for name in group.outputs:
@@ -323,4 +322,4 @@ def _cut_norm(norm: Any, chosen: list[int]) -> None:
         norm.normalized_shape = (len(chosen),)
 
 
-__all__ = ["Group", "dependencies", "remove_channels_"]
+__all__ = ["ChannelGroup", "dependencies", "remove_channels_"]

@@ -18,7 +18,7 @@ import genesis
 from genesis import nn
 from genesis.compress.format import Float, Format
 from genesis.compress.modules import QuantizedLinear
-from genesis.store import replace_file
+from genesis.content_store import replace_file
 
 #: Codes, zeros and scales of a matrix.
 Parts = tuple[Any, Any, Any]

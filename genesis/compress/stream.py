@@ -27,7 +27,7 @@ import numpy as np
 from genesis.compress.codes import chunks
 from genesis.compress.format import FORMATS
 from genesis.compress.plan import Choice, choose
-from genesis.store import digest, replace_file
+from genesis.content_store import digest, replace_file
 from genesis.weights.checkpoint import Weights, open_weights
 from genesis.weights.gguf import gguf_head
 from genesis.weights.gguf_types import BY_NAME, BlockType, encode, packed_blocks

@@ -169,10 +169,6 @@ class Readers:
         self._count += 1
         return self._count - 1
 
-    def give_back(self, slot: int) -> None:
-        """Nothing was written to a slot that was taken, or what was is not wanted."""
-        self._free.append(slot)
-
     def read(self, message: Message, descriptor: Callable[[], int]) -> Any:
         """The batch, on the slot's memory: it is free when the last of its arrays is gone."""
         if message.is_new:

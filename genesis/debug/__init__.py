@@ -1,6 +1,6 @@
 """Insight into models: what their layers are, and what goes on inside them."""
 
-from genesis.debug.counters import counters
+from genesis.debug.perf_events import counters
 from genesis.debug.monitor import (
     Finding, MonitorWarning, NotFinite, Report, detect, monitor,
 )  # fmt: skip

@@ -30,7 +30,7 @@ from genesis.distributed.elastic import Run, elastic
 from genesis.distributed.experts import Experts, experts
 from genesis.distributed.mesh import Mesh, mesh
 from genesis.distributed.pipeline import Pipeline, layer_costs
-from genesis.distributed.placement import Rule, Rules, gather, megatron, place, zero
+from genesis.distributed.placement import Rule, Rules, constrain, gather, megatron, place, zero
 from genesis.distributed.ray import on_ray
 from genesis.distributed.ring import ring_attention
 from genesis.distributed.trace import save_trace
@@ -38,6 +38,7 @@ from genesis.distributed.world import RankLost, rank, world_size
 
 __all__ = [
     "Experts", "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "Run", "Saving", "codecs",
-    "elastic", "experts", "gather", "interval", "layer_costs", "megatron", "mesh", "on_ray",
-    "place", "rank", "restore", "ring_attention", "save", "save_trace", "world_size", "zero",
+    "constrain", "elastic", "experts", "gather", "interval", "layer_costs", "megatron", "mesh",
+    "on_ray", "place", "rank", "restore", "ring_attention", "save", "save_trace", "world_size",
+    "zero",
 ]  # fmt: skip

@@ -31,7 +31,8 @@ import numpy as np
 from genesis import Tensor, load, nn, optim, tensor
 from genesis import save as save_file
 from genesis.compiler.program.memory_plan import WrongProgram
-from genesis.compiler.verify.exchange import verify_cover
+from genesis.compiler.verify.collectives import verify_cover
+from genesis.content_store import digest, replace_file
 from genesis.distributed import world
 from genesis.distributed.mesh import Mesh, current, mesh
 from genesis.distributed.parity import encode, rebuild
@@ -44,7 +45,6 @@ from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.random import default_generator
-from genesis.store import digest, replace_file
 
 #: Checkpoints that are kept: the last one, and the one before.
 KEPT = 2

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from genesis import Tensor
+from genesis import content_store as disk
 from genesis import ndarray as nd
-from genesis import store as disk
 from genesis.distributed import world
 from genesis.distributed.world import Group, RankLost
 from genesis.ir.numpy_library.exchange import PROCESS, Array, Due, Options
@@ -140,14 +140,14 @@ class Mesh:
         if not -len(x.shape) <= dim < len(x.shape):
             raise ValueError(f"mesh.batch: an array of shape {x.shape} has no dimension {dim}")
         dim %= len(x.shape)
-        splits = dict.fromkeys(self.shape) | self._splits(x)
+        splits = dict.fromkeys(self.shape) | self.splits(x)
         if splits[axis] is not None:
             raise ValueError(f"mesh.batch: the array is {splits[axis]} along {axis} already")
         splits[axis] = Split(dim)
         shape = [n * size if d == dim else n for d, n in enumerate(x.shape)]
         return self.joined(x, tuple(shape), placed(self.form, tuple(splits.values())))
 
-    def _splits(self, x: NDArray) -> dict[str, Split | None]:
+    def splits(self, x: NDArray) -> dict[str, Split | None]:
         """How an array is split along the axes."""
         if x.steps:
             return {}
@@ -175,7 +175,7 @@ class Mesh:
         block = nd.array(block) if block.steps else block
         realize(block)
         value = block.storage.actual
-        if not self._splits(block):
+        if not self.splits(block):
             value.require_whole("making a block of a block")
         if value.offset or not is_row_major(value.shape, value.strides):
             value = copied(block.numpy(), block.device).value

@@ -21,7 +21,7 @@ import numpy as np
 
 import genesis
 from genesis import Tensor, nn
-from genesis.compiler.verify.exchange import verify_messages
+from genesis.compiler.verify.collectives import verify_messages
 from genesis.distributed.codecs import Codec, Feedback
 from genesis.distributed.exact import exact_sums
 from genesis.distributed.mesh import Mesh, current

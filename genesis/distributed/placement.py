@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -10,10 +11,14 @@ import numpy as np
 
 from genesis import Tensor, nn, optim
 from genesis.distributed.mesh import Mesh, current, mesh_of
-from genesis.ir.placement import Placement, Split, placed
+from genesis.functional.function import Function
+from genesis.ir.placement import MeshShape, Placement, Split, placed
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
+from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.realisation import backend_of
+from genesis.ndarray.core.value import thread
+from genesis.ndarray.ops.library_calls import call
 
 Shape = tuple[int, ...]
 #: Whether what arrays contain will come from processes that have it (`elastic`).
@@ -167,11 +172,75 @@ def spread(array: NDArray, mesh: Mesh, placement: Placement | None) -> None:
     if array.steps:
         raise ValueError(f"place: an array of shape {array.shape} is a view of another one")
     contents = _contents(array) if takes_over else mesh.broadcast(_contents(array))
+    array.storage.replace(_laid_out(contents, array.device, mesh, placement).value)
+
+
+def constrain(x: Any, mesh: Mesh | None = None, **dims: int | None) -> Any:
+    """`x`, divided along axes of the mesh: ``dp=0`` splits dimension 0, ``tp=None`` makes it whole.
+
+    In a jitted function this is where the compiler changes how an array lies, and its gradient lies
+    alike; along axes without a wish it decides. Outside of one the array is moved at once: all
+    processes must call it. Without a mesh, it is the one made last.
+
+    >>> import genesis
+    >>> from genesis.distributed import mesh
+    >>> constrain(genesis.ones(4, 2), mesh(dp=2, tp=2), dp=0, tp=None).shape
+    genesis.Size([4, 2])
+    """
+    mesh = current() if mesh is None else mesh
+    if not isinstance(x, Tensor | NDArray):
+        raise TypeError(f"constrain: takes a tensor, not {type(x).__name__}")
+    shape, wishes, parts = tuple(x.shape), dict[str, int | None](), Counter[int]()
+    for axis, dim in dims.items():
+        if axis not in mesh.shape:
+            raise ValueError(f"constrain: there is no axis {axis!r} in {mesh!r}")
+        if dim is not None and not (type(dim) is int and -len(shape) <= dim < len(shape)):
+            raise ValueError(f"constrain: {axis}={dim!r}: no dimension of an array of {shape}")
+        wishes[axis] = None if dim is None else dim % len(shape)
+    for axis, dim in wishes.items():
+        if dim is not None:
+            parts[dim] = max(parts[dim], 1) * mesh.shape[axis]
+    for dim, count in parts.items():
+        if shape[dim] % count or not shape[dim]:
+            raise ValueError(
+                f"constrain: dimension {dim} of an array of {shape} does not divide into {count}"
+            )
+    return x if mesh.size == 1 else Constrain.apply(x, mesh.form, tuple(wishes.items()))
+
+
+class Constrain(Function):
+    """An array that lies as it is wished, and its gradient likewise."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Any, form: MeshShape, wishes: tuple[tuple[str, int | None], ...]
+    ) -> Any:
+        ctx.wishes = form, wishes
+        if thread.recorder is None:
+            return _moved(x, mesh_of(form), dict(wishes))
+        options = (form.axes, form.epoch, wishes)
+        return wrap(*call("placement.constrain", options, [x.value], [(x.dtype, x.shape)]))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return Constrain.apply(grad, *ctx.wishes), None, None
+
+
+def _moved(x: NDArray, mesh: Mesh, wishes: Mapping[str, int | None]) -> NDArray:
+    """An array that is there, in other blocks."""
+    splits = dict.fromkeys(mesh.shape) | mesh.splits(x)
+    splits |= {axis: None if dim is None else Split(dim) for axis, dim in wishes.items()}
+    return _laid_out(gather(x).numpy(), x.device, mesh, placed(mesh.form, tuple(splits.values())))
+
+
+def _laid_out(
+    contents: np.ndarray[Any, Any], device: str, mesh: Mesh, placement: Placement | None
+) -> NDArray:
+    """An array of these contents, of which this process has its block."""
     if placement is None:
-        array.storage.replace(copied(contents, array.device).value)
-        return
-    block = copied(mesh.block(contents, placement), array.device)
-    array.storage.replace(mesh.joined(block, array.shape, placement).value)
+        return copied(contents, device)
+    block = copied(mesh.block(contents, placement), device)
+    return mesh.joined(block, contents.shape, placement)
 
 
 def gather(x: Any) -> Any:
@@ -209,4 +278,4 @@ def _contents(array: NDArray) -> np.ndarray[Any, Any]:
     return mesh_of(placement.mesh).whole(np.array(block), placement)
 
 
-__all__ = ["Rule", "Rules", "gather", "megatron", "place", "zero"]
+__all__ = ["Rule", "Rules", "constrain", "gather", "megatron", "place", "zero"]

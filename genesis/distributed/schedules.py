@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from genesis.compiler.verify.exchange import Message
+from genesis.compiler.verify.collectives import Message
 
 Kind = Literal["forward", "inputs", "weights"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
 from genesis.autograd import mode
-from genesis.func.tracing import Explored, Place, Tree, began, pull
+from genesis.func.pullback import Differentiated, Explored, Tree, began, pull
 from genesis.functional import clone, function
 from genesis.ir.size import product
 from genesis.ndarray import NDArray, random
@@ -222,7 +222,7 @@ class _Run:
 
 def _place(x: Tensor) -> Tensor:
     """A leaf for an argument; whether its gradient is wanted the tape around knows."""
-    return Place(x.array, bool(x.dtype.is_float or x.dtype.is_complex))
+    return Differentiated(x.array, bool(x.dtype.is_float or x.dtype.is_complex))
 
 
 def _released(x: Any) -> Any:

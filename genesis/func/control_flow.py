@@ -12,8 +12,8 @@ from typing import Any
 
 from genesis import functional
 from genesis.autograd.scan import scan
-from genesis.func.tracing import Tree
-from genesis.ndarray.core.value import CaptureError, thread
+from genesis.func.pullback import Tree
+from genesis.ndarray.core.value import need_contents, thread
 from genesis.tensor.tensor import Tensor
 
 
@@ -81,10 +81,7 @@ def while_loop(
             steps += 1
         return carry
     if max_steps is None:
-        raise CaptureError(
-            f"while_loop: how often the body runs is not known while {thread.recorder.name} "
-            "records the function; give the most as max_steps="
-        )
+        need_contents("while_loop: how often the body runs", "give the most as max_steps=")
 
     def step(carry: Any, _: Any) -> tuple[Any, None]:
         before = Tree.of(carry)

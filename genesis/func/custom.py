@@ -8,7 +8,7 @@ from typing import Any
 
 from genesis.autograd import mode
 from genesis.autograd.function import Function
-from genesis.func.tracing import Place, Tree, pull, zeros_like
+from genesis.func.pullback import Differentiated, Tree, pull, zeros_like
 from genesis.tensor.tensor import Tensor
 
 Rule = Callable[..., Any]
@@ -118,7 +118,9 @@ def _transposed(rule: Rule, primals: Any, grads: tuple[Any, ...]) -> Any:
     """The gradients of primals, by the transpose of a rule that is linear in tangents."""
     in_graph = mode.is_grad_enabled()
     given = Tree.of(primals)
-    tangents = [Place(zeros_like(x).array, True) if _is_real(x) else None for x in given.leaves]
+    tangents = [
+        Differentiated(zeros_like(x).array, True) if _is_real(x) else None for x in given.leaves
+    ]
     with mode.enable_grad():
         _, result = rule(primals, given.filled(tangents))
     outputs = Tree.of(result).leaves

@@ -14,8 +14,8 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.autograd import mode
-from genesis.func.tracing import (
-    Place,
+from genesis.func.pullback import (
+    Differentiated,
     Traced,
     Tree,
     needs_gradient,
@@ -185,7 +185,7 @@ def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
 def _pushforward(name: str, traced: Traced) -> Function:
     """The derivative along tangents: the gradient, by its weights, of the gradient."""
     outputs = traced.outputs.leaves
-    weights = [Place(zeros_like(x).array, True) if _is_real(x) else None for x in outputs]
+    weights = [Differentiated(zeros_like(x).array, True) if _is_real(x) else None for x in outputs]
     with mode.enable_grad():
         gradients = pull(outputs, weights, traced.places, True)
     pairs = list(zip(outputs, weights, strict=True))

@@ -10,7 +10,7 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.func.gradients import Argnums, Function, chosen, linearize, vjp
 from genesis.func.mapping import vmap
-from genesis.func.tracing import Tree, zeros_like
+from genesis.func.pullback import Tree, zeros_like
 from genesis.tensor.tensor import Tensor
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from genesis import functional
 from genesis.autograd import mode
 from genesis.autograd.tape import Creator
-from genesis.func.tracing import Explored, Tree, began, needs_gradient, pull
+from genesis.func.pullback import Explored, Tree, began, needs_gradient, pull
 from genesis.functional import function
 from genesis.ir import ops
 from genesis.ir.size import Dim

@@ -18,7 +18,7 @@ from genesis.functional.comparison import *
 from genesis.functional.complexes import *
 from genesis.functional.contraction import *
 from genesis.functional.convolution import *
-from genesis.functional.copies import *
+from genesis.functional.view_copies import *
 from genesis.functional.ctc import *
 from genesis.functional.cumulative import *
 from genesis.functional.diagonals import *

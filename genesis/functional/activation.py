@@ -15,11 +15,11 @@ from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, gt, le, lt
 from genesis.functional.elementary import abs, exp, square, tanh
 from genesis.functional.error_messages import normal_dim
-from genesis.functional.function import Function, plain, with_gradient, written
+from genesis.functional.function import Function, one_operation, plain, with_gradient, written
 from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
 from genesis.functional.registry import aten, by_rule, layer, method
-from genesis.functional.scalar import as_number, rule, scalar
+from genesis.functional.scalar_functions import as_number, rule, scalar
 from genesis.ir.dtype import bool_
 
 # ---- smooth
@@ -193,6 +193,7 @@ def relu(input: Any, inplace: bool = False) -> Any:
 
 
 @layer("Hardtanh")
+@one_operation
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """`input` moved into a range."""
     if min_val > max_val:
@@ -214,6 +215,7 @@ def relu6(input: Any, inplace: bool = False) -> Any:
 
 
 @layer("LeakyReLU")
+@one_operation
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """`input` where it is positive, times the slope elsewhere."""
     return written(input, where(gt(input, 0), input, input * negative_slope), inplace)
@@ -251,6 +253,7 @@ def rrelu(
 
 
 @layer("Hardsigmoid")
+@one_operation
 def hardsigmoid(input: Any, inplace: bool = False) -> Any:
     """``input / 6 + 1/2`` moved into the range from 0 to 1."""
     return written(input, hardtanh(input + 3, 0.0, 6.0) / 6, inplace)
@@ -273,6 +276,7 @@ def hardswish(input: Any, inplace: bool = False) -> Any:
 
 
 @layer("Softshrink")
+@one_operation
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """`input` moved toward 0 by `lambd`, and 0 where it is nearer."""
     if lambd < 0:
@@ -283,12 +287,14 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
 
 @method
 @layer("Hardshrink")
+@one_operation
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
     """`input`, and 0 where it is within `lambd` of 0."""
     return where(le(abs(input), lambd), 0.0, input)
 
 
 @layer("Threshold")
+@one_operation
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
     """`input` where it is above the threshold, `value` elsewhere."""
     result = where(le(input, threshold), as_number(value, input.dtype), input)
@@ -296,6 +302,7 @@ def threshold(input: Any, threshold: float, value: float, inplace: bool = False)
 
 
 @layer("GLU")
+@one_operation
 def glu(input: Any, dim: int = -1) -> Any:
     """The first half along a dimension, times the sigmoid of the second half."""
     axis = normal_dim("glu", dim, len(input.shape))

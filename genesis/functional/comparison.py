@@ -8,7 +8,7 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import where
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import method
-from genesis.functional.scalar import binary, unary
+from genesis.functional.scalar_functions import binary, unary
 
 # ---- comparisons
 

@@ -17,7 +17,7 @@ from genesis.functional.function import Function
 from genesis.functional.movement import expand, permute, reshape, squeeze, transpose, unsqueeze
 from genesis.functional.reduction import sum
 from genesis.functional.registry import method
-from genesis.functional.scalar import as_number
+from genesis.functional.scalar_functions import as_number
 from genesis.functional.value_checks import demanded
 from genesis.ir.size import product
 from genesis.ndarray.ops.contraction import parse

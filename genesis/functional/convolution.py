@@ -35,9 +35,7 @@ class Convolution(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, bias: Any, how: Geometry) -> Any:
-        ctx.how, ctx.rank = how, len(weight.shape) - 2
-        ctx.shapes = x.shape, weight.shape
-        ctx.save_for_backward(*_wanted(ctx, x, weight))
+        _keep(ctx, how, x, weight)
         return nd.convolution(x, weight, bias, *how)
 
     @staticmethod
@@ -49,7 +47,7 @@ class Convolution(Function):
         if ctx.needs_input_grad[1]:
             to_weight = WeightGradient.apply(grad, conj(x), ctx.shapes[1], ctx.how)
         if ctx.needs_input_grad[2]:
-            to_bias = _over_channels(grad, ctx.rank)
+            to_bias = _over_channels(ctx, grad)
         return to_x, to_weight, to_bias, None
 
 
@@ -58,8 +56,7 @@ class InputGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, grad: Any, weight: Any, shape: Any, how: Geometry) -> Any:
-        ctx.how, ctx.shapes = how, (grad.shape, weight.shape)
-        ctx.save_for_backward(*_wanted(ctx, grad, weight))
+        _keep(ctx, how, grad, weight)
         return nd.convolution_input_gradient(grad, weight, shape, *how)
 
     @staticmethod
@@ -78,8 +75,7 @@ class WeightGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, grad: Any, x: Any, shape: Any, how: Geometry) -> Any:
-        ctx.how, ctx.shapes = how, (grad.shape, x.shape)
-        ctx.save_for_backward(*_wanted(ctx, grad, x))
+        _keep(ctx, how, grad, x)
         return nd.convolution_weight_gradient(grad, x, shape, *how)
 
     @staticmethod
@@ -100,8 +96,7 @@ class ConvolutionTranspose(Function):
     def forward(
         ctx: Any, x: Any, weight: Any, bias: Any, how: Geometry, output_padding: Sizes
     ) -> Any:
-        ctx.how, ctx.rank, ctx.shapes = how, len(weight.shape) - 2, (x.shape, weight.shape)
-        ctx.save_for_backward(*_wanted(ctx, x, weight))
+        _keep(ctx, how, x, weight)
         stride, padding, dilation, groups = how
         assert not isinstance(padding, str)
         return nd.convolution_transpose(
@@ -113,7 +108,7 @@ class ConvolutionTranspose(Function):
         x, weight = ctx.saved_tensors
         to_x = to_weight = to_bias = None
         if ctx.needs_input_grad[2]:
-            to_bias = _over_channels(grad, ctx.rank)
+            to_bias = _over_channels(ctx, grad)
         if ctx.needs_input_grad[0]:
             to_x = Convolution.apply(grad, conj(weight), None, ctx.how)
         if ctx.needs_input_grad[1]:
@@ -121,16 +116,18 @@ class ConvolutionTranspose(Function):
         return to_x, to_weight, to_bias, None, None
 
 
-def _wanted(ctx: Any, first: Any, second: Any) -> tuple[Any, Any]:
-    """Of two factors those that the gradient of the other needs."""
+def _keep(ctx: Any, how: Geometry, first: Any, second: Any) -> None:
+    """For the way back: of two factors those that the gradient of the other needs."""
     needs = ctx.needs_input_grad or (True, True)
-    return first if needs[1] else None, second if needs[0] else None
+    ctx.how, ctx.shapes = how, (first.shape, second.shape)
+    ctx.save_for_backward(first if needs[1] else None, second if needs[0] else None)
 
 
-def _over_channels(grad: Any, rank: int) -> Any:
-    """The sum over everything but channels."""
-    batch = (0,) if len(grad.shape) == rank + 2 else ()
-    return sum(grad, (*batch, *range(len(grad.shape) - rank, len(grad.shape))))
+def _over_channels(ctx: Any, grad: Any) -> Any:
+    """The gradient of a bias: the sum over everything but channels."""
+    n, spatial = len(grad.shape), len(ctx.shapes[1]) - 2
+    batch = (0,) if n == spatial + 2 else ()
+    return sum(grad, (*batch, *range(n - spatial, n)))
 
 
 # ---- convolutions

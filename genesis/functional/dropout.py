@@ -12,6 +12,7 @@ from typing import Any
 
 from genesis.functional.arithmetic import where
 from genesis.functional.function import plain, written
+from genesis.ndarray.core.value import unwatched
 from genesis.ndarray.random import bernoulli, default_generator
 
 #: What `selu` goes to for large negative arguments.
@@ -80,14 +81,14 @@ def _kept(name: str, x: Any, p: float, shape: tuple[Any, ...]) -> Any:
 
 
 def _dropped(name: str, x: Any, p: float, training: bool, shape: tuple[Any, ...]) -> Any:
-    kept = _kept(name, x, p, shape) if training else None
+    kept = unwatched(_kept, name, x, p, shape) if training else None
     if kept is None or p == 0:
         return x
     return where(kept, x / (1 - p) if p < 1 else x, 0)
 
 
 def _alpha(name: str, x: Any, p: float, training: bool, shape: tuple[Any, ...]) -> Any:
-    kept = _kept(name, x, p, shape) if training else None
+    kept = unwatched(_kept, name, x, p, shape) if training else None
     if kept is None or p == 0:
         return x
     if p == 1:

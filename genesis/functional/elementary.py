@@ -14,7 +14,7 @@ from genesis.functional.arithmetic import pow as power
 from genesis.functional.complexes import real, sgn
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import aten, layer, method
-from genesis.functional.scalar import scalar, smooth
+from genesis.functional.scalar_functions import scalar, smooth
 from genesis.ir.dtype import complex128, float64
 
 # ---- exponentials and logarithms

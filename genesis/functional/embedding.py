@@ -21,6 +21,7 @@ from genesis.functional.reduction import amax, sum
 from genesis.functional.scattering import index_reduce
 from genesis.ir.dtype import bool_, int64
 from genesis.ndarray import NDArray
+from genesis.ndarray.core.value import unwatched
 
 
 def embedding(
@@ -41,7 +42,7 @@ def embedding(
     _require_dense("embedding", sparse)
     if max_norm is not None:
         _shorten(input, weight, max_norm, norm_type)
-    found = rows(input, weight, padding_idx)
+    found = unwatched(rows, input, weight, padding_idx)
     return _by_frequency(found, input, weight.shape[0]) if scale_grad_by_freq else found
 
 

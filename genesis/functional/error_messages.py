@@ -18,6 +18,9 @@ from genesis.ndarray.ops import elementwise, sliding_windows
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Where functions of tensors are, but for those of this package.
+_ELSEWHERE = ("genesis.tensor.creation", "genesis.nn.functional")
+
 #: The errors of wrong arguments.
 WRONG = (IndexError, TypeError, ValueError)
 
@@ -37,9 +40,18 @@ def reword(error: Exception) -> None:
     named = re.match(r"[a-z][\w.]*: ", text) if isinstance(text, str) else None
     name = _called(sys._getframe(1)) if named else None
     if isinstance(text, str) and named and name:
-        said = r"\b(axis|axes|an array|arrays|keepdims)\b|\.astype\b"
-        rest = re.sub(said, lambda word: _WORDS[word[0]], text[named.end() :])
-        error.args = (f"{name}: {rest}",)
+        error.args = (f"{name}: {_of_tensors(text[named.end() :])}",)
+
+
+def reword_index(error: Exception) -> None:
+    """Have an error about ``x[key]`` of a tensor speak of dims."""
+    if len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (_of_tensors(error.args[0]),)
+
+
+def _of_tensors(text: str) -> str:
+    said = r"\b(axis|axes|an array|arrays|keepdims)\b|\.astype\b"
+    return re.sub(said, lambda word: _WORDS[word[0]], text)
 
 
 def called(name: str) -> str:
@@ -68,6 +80,8 @@ def _called(frame: FrameType | None) -> str | None:
         module = str(frame.f_globals.get("__name__"))
         if module.startswith("genesis.functional."):
             found = _public(module.rpartition(".")[2], frame.f_code.co_name) or found
+        elif module in _ELSEWHERE and not frame.f_code.co_name.startswith(("_", "<")):
+            found = frame.f_code.co_name
         elif not module.startswith("genesis."):
             break
         frame = frame.f_back
@@ -125,5 +139,5 @@ per_axis = worded(sliding_windows.per_axis)
 
 __all__ = [
     "WRONG", "broadcast_shapes", "called", "named", "normal_dim", "normal_dims", "per_axis",
-    "reword", "worded",
+    "reword", "reword_index", "worded",
 ]  # fmt: skip

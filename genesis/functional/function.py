@@ -16,16 +16,15 @@ to the shape of its argument, and cast to its dtype, on the way there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial, wraps
 from operator import attrgetter
 from types import FunctionType
 from typing import Any, ClassVar, TypeVar, cast
 
 from genesis.functional.error_messages import WRONG, named, reword
-from genesis.ndarray import NDArray, pytree
+from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import rewatched, surroundings, thread, unwatched
-from genesis.ndarray.tracing.jit import jit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,6 +76,16 @@ class Function:
     forward: ClassVar[Callable[..., Any]]
     #: ``backward(ctx, *grads)``: the gradients of the arguments, None for what has none.
     backward: ClassVar[Callable[..., Any]]
+    #: Whether results depend on nothing but arguments, so that what is built for some is copied.
+    copied: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.copied = cls.__module__.startswith(OWN)
+
+    @staticmethod
+    def rule_of(ctx: Any) -> Hashable:
+        """All that `backward` depends on but what was saved; None: it is not known."""
+        return None
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
@@ -104,12 +113,7 @@ class Recorder:
     wrap: Callable[[NDArray], Any]
     unwrap: Callable[[Any], NDArray]
 
-    @staticmethod
-    def compose(
-        function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Call a function that is `one_operation`."""
-        return function(*args, **kwargs)
+    copies: Any  #: what copies graphs that were built before: `genesis.autograd.composition`
 
 
 _recorder = Recorder()
@@ -126,11 +130,9 @@ def install(
     _recorder.wrap, _recorder.unwrap = wrap, unwrap
 
 
-def install_compositions(
-    compose: Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any],
-) -> None:
-    """Have `compose` call functions that are `one_operation`."""
-    _recorder.compose = compose  # type: ignore[assignment]
+def install_compositions(copies: Any) -> None:
+    """Have functions that are `one_operation`, and all others on tensors, called by `copies`."""
+    _recorder.copies, _recorder.record = copies, copies.operation
 
 
 def one_operation(function: F) -> F:
@@ -142,7 +144,9 @@ def one_operation(function: F) -> F:
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        return _recorder.compose(function, args, kwargs)
+        if thread.recorder is not None:
+            return unwatched(_recorder.copies.call, function, args, kwargs)
+        return _recorder.copies.call(function, args, kwargs)
 
     return called  # type: ignore[return-value]
 
@@ -173,54 +177,11 @@ def chosen_precision(function: F) -> F:
             given = precision.choose(function.__name__, (*args, *kwargs.values()))
             args, named = given[: len(args)], given[len(args) :]
             kwargs = dict(zip(kwargs, named, strict=True))
+        if thread.recorder is None:
+            return function(*args, **kwargs)
         return unwatched(function, *args, **kwargs)
 
     return called  # type: ignore[return-value]
-
-
-#: What a setting of a composition may be for a program to be made for its value.
-_SETTINGS = (bool, int, float, str, type(None))
-_MOST_SETTINGS = 64
-
-
-def one_program(function: F) -> F:
-    """Have a composition run under `jit` where it goes on from what a program has computed.
-
-    That is what a loss does with the results of a jitted model. Elsewhere its operations stay
-    pending: what they are computed from, and what follows, then is one program with them. So do
-    they the first time that settings have certain values: others may come every time.
-    """
-    jitted = jit(function)
-    seen: set[tuple[Any, ...]] = {()}
-
-    @wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        if thread.recorder is not None or not _goes_on(given):
-            return function(*args, **kwargs)
-        settings = tuple([x for x in given if not isinstance(x, _recorder.kind)])
-        if any(type(x) not in _SETTINGS for x in settings):
-            return function(*args, **kwargs)
-        if settings in seen:
-            return jitted(*args, **kwargs)
-        if len(seen) > _MOST_SETTINGS:
-            seen.clear()
-        seen.add(settings)
-        return function(*args, **kwargs)
-
-    return called  # type: ignore[return-value]
-
-
-def _goes_on(args: tuple[Any, ...]) -> bool:
-    """Whether the tensors lie in memory, and one of them was computed from what needs gradients.
-
-    There is nothing more to them: a hook, say, is for the one that it was registered with.
-    """
-    tensors: list[Any] = [x for x in args if isinstance(x, _recorder.kind)]
-    if all(x.is_leaf for x in tensors):
-        return False
-    unwrapped = [pytree.unwrap(x) for x in tensors]
-    return all(rest is not None and array.storage.actual.is_realised for array, rest in unwrapped)
 
 
 # ---- a function and its rule
@@ -316,7 +277,12 @@ def written(x: Any, result: Any, inplace: bool) -> Any:
     """The result of an operation on a tensor or an array, written into it if wanted."""
     if not inplace or result is x:
         return result
-    return x.overwrite(result) if is_tensor(x) else x.assign(result)
+    return x.overwrite(result, made_for_it=True) if is_tensor(x) else x.assign(result)
+
+
+def view_of(x: Any, steps: Any) -> Any:
+    """A tensor seen through steps, if that is quickly made; else it is None."""
+    return _recorder.copies.view(x, steps)
 
 
 def is_tensor(x: Any) -> bool:
@@ -342,6 +308,10 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(x, _recorder.kind):
             tensors = True
             kwargs[name] = _recorder.unwrap(x)
+    if tensors and not kwargs:
+        copied = _recorder.copies.without_gradient(function, args)
+        if copied is not None:
+            return copied
     try:
         result = function(*given, **kwargs)
     except WRONG as error:
@@ -356,6 +326,6 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 __all__ = [
     "Context", "Function", "Recorder", "chosen_precision", "install", "install_compositions",
-    "is_tensor", "keep", "kept", "one_operation", "one_program", "plain", "precision",
+    "is_tensor", "keep", "kept", "one_operation", "plain", "precision",
     "with_gradient", "written",
 ]  # fmt: skip

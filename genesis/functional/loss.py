@@ -20,15 +20,15 @@ from genesis.functional.elementary import abs, exp, log
 from genesis.functional.function import (
     chosen_precision,
     one_operation,
-    one_program,
     plain,
     with_gradient,
 )
 from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
+from genesis.functional.one_program import one_program
 from genesis.functional.reduction import logsumexp, mean, sum
 from genesis.functional.registry import layer
-from genesis.functional.scalar import rule
+from genesis.functional.scalar_functions import rule
 from genesis.functional.special import xlogy
 from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import int64

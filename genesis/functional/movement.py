@@ -7,14 +7,14 @@ its transpose. Each is the other's gradient. What shares memory in PyTorch does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj
-from genesis.functional.error_messages import WRONG, normal_dim, normal_dims, reword
-from genesis.functional.function import Function, is_tensor, plain, with_gradient
+from genesis.functional.error_messages import WRONG, normal_dim, normal_dims, reword, worded
+from genesis.functional.function import Function, is_tensor, plain, view_of, with_gradient
 from genesis.functional.registry import method
 from genesis.ir import ops
 from genesis.ir.dtype import DType
@@ -24,6 +24,7 @@ from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import is_row_major, row_major, through
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.storage import Steps, write_through
+from genesis.ndarray.core.value import thread
 from genesis.ndarray.ops.movement import narrow as narrowed
 
 # ---- through steps
@@ -40,6 +41,17 @@ class View(Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         return unview(grad, ctx.steps, ctx.shape), None
+
+    @staticmethod
+    def rule_of(ctx: Any) -> Hashable:
+        """The steps, and the shape that they are of."""
+        return View, ctx.steps, ctx.shape
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """The operation on tensors, or on arrays."""
+        found = view_of(*args)
+        return super().apply(*args) if found is None else found
 
 
 class Unview(Function):
@@ -105,18 +117,38 @@ def steps_of(function: Callable[..., NDArray], x: Any, *args: Any) -> Steps:
     return function(array, *args).steps[len(array.steps) :]
 
 
+#: What movements add, by what they are and by the arrays that they are of.
+_steps: dict[Any, Steps] = {}
+_MOST_STEPS = 1 << 12
+
+
+def _are_sizes(x: Any) -> bool:
+    return type(x) is tuple and all(type(n) is int for n in x)
+
+
 def _moved(function: Any, x: Any, *args: Any) -> Any:
     """A movement of arrays on whatever `x` is: its steps are what the array function adds."""
     if not is_tensor(x):
         return function(x, *args)
     array = x.array
+    key = None
+    if thread.recorder is None and all(type(a) is int or _are_sizes(a) for a in args):
+        key = function, array.storage.actual.shape, array.steps, array.shape, args
+        steps = _steps.get(key)
+        if steps is not None:
+            return View.apply(x, steps)
     try:
         moved = function(array, *args)
     except WRONG as error:
         reword(error)
         raise
     if moved.storage is array.storage:  # a view is a tensor of its own, even of the same shape
-        return View.apply(x, moved.steps[len(array.steps) :])
+        steps = moved.steps[len(array.steps) :]
+        if key is not None:
+            if len(_steps) >= _MOST_STEPS:
+                _steps.clear()
+            _steps[key] = steps
+        return View.apply(x, steps)
     return _reshape(x, moved.shape, x.shape)
 
 
@@ -150,6 +182,9 @@ def reshape_as(input: Any, other: Any) -> Any:
     return reshape(input, other.shape)
 
 
+_reshaped = worded(nd.reshape)
+
+
 @method
 def view(input: Any, *shape: Any) -> Any:
     """The same memory in another shape; one size may be -1. With a dtype, its bits as that type.
@@ -160,7 +195,7 @@ def view(input: Any, *shape: Any) -> Any:
         return plain(nd.bitcast, input, shape[0])
     sizes = _listed(shape)
     array = input.array if is_tensor(input) else input
-    if nd.reshape(array, sizes).storage is not array.storage:
+    if _reshaped(array, sizes).storage is not array.storage:
         raise RuntimeError(
             f"view: no view of shape {sizes} exists of this tensor of shape {tuple(array.shape)} "
             f"with strides {strides_of(array)}; use reshape, which copies where it must"

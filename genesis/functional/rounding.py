@@ -14,7 +14,7 @@ from genesis.functional.arithmetic import divisor, mul, pow, where, zeros
 from genesis.functional.error_messages import named
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.registry import method
-from genesis.functional.scalar import Unary, binary, unary
+from genesis.functional.scalar_functions import Unary, binary, unary
 
 
 def _steps(name: str, function: Callable[..., Any], doc: str) -> Unary:

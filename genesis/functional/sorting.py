@@ -170,6 +170,8 @@ def _quantile(
     line = ravel(x) if dim is None else movedim(x, axis, -1) if x.shape else reshape(x, (1,))
     if line.shape[-1] == 0:
         raise ValueError(f"{name}: there are no elements in shape {tuple(x.shape)}")
+    if isinstance(q, int | float) and not 0 <= q <= 1:
+        raise ValueError(f"{name}: q is a fraction from 0 to 1, not {q}")
     fractions = q if hasattr(q, "dtype") else plain(nd.asarray, q, x.dtype)
     several = len(fractions.shape) == 1
     fractions = cast(reshape(fractions, (-1,)), x.dtype)

@@ -32,7 +32,7 @@ from genesis.functional.polynomials import (
 from genesis.functional.reduction import logsumexp
 from genesis.functional.registry import aten, by_rule, method
 from genesis.functional.rounding import round
-from genesis.functional.scalar import rule, scalar
+from genesis.functional.scalar_functions import rule, scalar
 
 expit = sigmoid
 

@@ -6,6 +6,7 @@ program: nothing is promoted, and what is broadcast says so.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Sequence
 from math import prod
@@ -48,7 +49,10 @@ def _ints(op: Any, name: str) -> list[int]:
 
 def constant(op: Any) -> Any:
     """A constant."""
-    dtype, shape, value = dtype_of(op.results[0].type), _shape(op), op.attributes["value"]
+    dtype, shape = dtype_of(op.results[0].type), _shape(op)
+    if dtype.is_complex:
+        return _complex_constant(str(op), dtype, shape)
+    value = op.attributes["value"]
     if dtype is dtypes.bfloat16:
         words = ir.DenseElementsAttr(value)
         floats = [float(str(words.get_splat_value()).split(" ")[0])] if words.is_splat else None
@@ -56,6 +60,15 @@ def constant(op: Any) -> Any:
             raise NotImplementedError("from_jax: constants of bfloat16 of more than one number")
         return full(shape, floats[0], dtype=dtype)
     return from_numpy(np.array(value).astype(dtype.numpy).reshape(shape)).clone()
+
+
+def _complex_constant(text: str, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A constant of pairs, which the library only writes as text: ``dense<[(0.0, 1.0), ..]>``."""
+    pairs = re.findall(r"\(([^(),]+),([^(),]+)\)", text)
+    numbers = np.array([complex(float(a), float(b)) for a, b in pairs], dtype.numpy)
+    if numbers.size not in (1, prod(shape)):
+        raise NotImplementedError(f"from_jax: a constant that is written as {text[:60]}")
+    return from_numpy(np.array(np.broadcast_to(numbers, (prod(shape),)).reshape(shape))).clone()
 
 
 def _operation(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -556,12 +569,25 @@ def _top_k(op: Any, x: Any) -> Any:
 OPERATIONS["chlo.top_k"] = _top_k
 
 
+#: Calls that only say where something lies.
+REMARKS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
+
+
 @_operation("custom_call")
 def _custom_call(op: Any, *args: Any) -> Any:
-    name = str(op.attributes["call_target_name"]).strip('"')
-    if name not in ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"):
-        raise NotImplementedError(f"from_jax: the library function {name}")
-    return args[0]
+    return args[0]  # of those that are known, none computes anything
+
+
+@_operation("fft")
+def _fft(op: Any, x: Any) -> Any:
+    """A Fourier transform of the last axes."""
+    kind = str(op.attributes["fft_type"]).split("<")[-1].rstrip(" >").rsplit(" ", 1)[-1]
+    lengths = _ints(op, "fft_length")
+    axes = tuple(range(-len(lengths), 0))
+    function = {
+        "FFT": fn.fft.fftn, "IFFT": fn.fft.ifftn, "RFFT": fn.fft.rfftn, "IRFFT": fn.fft.irfftn
+    }[kind]  # fmt: skip
+    return function(x, lengths, axes)
 
 
 @_operation("popcnt")

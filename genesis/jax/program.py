@@ -10,8 +10,8 @@ import numpy as np
 
 from genesis import from_numpy, functional, nn, scan
 from genesis.ir.dtype import int32
-from genesis.jax.operations import OPERATIONS, constant, dtype_of
-from genesis.ndarray.core.value import CaptureError
+from genesis.jax.operations import OPERATIONS, REMARKS, constant, dtype_of
+from genesis.ndarray.core.value import CaptureError, unwatched
 from genesis.tensor.tensor import Tensor
 
 #: What happens to values, and not to their contents.
@@ -37,7 +37,7 @@ class FromJax(nn.Module):
 
     def _require_known(self) -> None:
         every = {o for f in self._functions.values() for o in _names(f.operation)}
-        unknown = sorted(every - OPERATIONS.keys() - _STRUCTURE)
+        unknown = sorted(every - OPERATIONS.keys() - _STRUCTURE - {*REMARKS})
         if unknown:
             raise NotImplementedError(
                 f"from_jax: the function has operations that are not known: {', '.join(unknown)}"
@@ -45,6 +45,10 @@ class FromJax(nn.Module):
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """The results, in the structure in which the function gives them."""
+        # What JAX's own functions look at is no business of whoever records this.
+        return unwatched(self._computed, args, named)
+
+    def _computed(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         leaves, tree = jax.tree_util.tree_flatten((args, named), is_leaf=_is_tensor)
         if tree != self._inputs:
             raise ValueError(
@@ -129,7 +133,9 @@ def _names(op: Any) -> Iterator[str]:
     for region in op.regions:
         for block in region.blocks:
             for inner in block.operations:
-                yield inner.operation.name
+                calls = inner.operation.name == "stablehlo.custom_call"
+                target = inner.operation.attributes["call_target_name"] if calls else None
+                yield str(target).strip('"') if calls else inner.operation.name
                 if inner.operation.name in _STRUCTURE:
                     yield from _names(inner.operation)
 

@@ -21,8 +21,8 @@ from genesis.llm.cache import Cache
 from genesis.llm.config import DecoderConfig, LayerConfig
 from genesis.llm.experts import ExpertNetwork
 from genesis.llm.layers import Network, linear, norm, projection
-from genesis.llm.names import Source
 from genesis.llm.rope import Turn
+from genesis.llm.weight_names import Source
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Take:
     def __init__(self, source: Source, prefix: str = "") -> None:
         self.source, self.prefix = source, prefix
         self.format = source.format  # of matrices; None: as they are stored
-        self.shelf = source.shelf
+        self.array_cache = source.array_cache
 
     def inner(self, name: str) -> Take:
         """Those below a name."""

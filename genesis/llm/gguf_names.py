@@ -7,9 +7,9 @@ from typing import Any
 
 from genesis import functional
 from genesis.llm.config import DecoderConfig
-from genesis.llm.names import Files, Shape, Source, plain, stack
-from genesis.weights.packed import Quantised
-from genesis.weights.shelf import Shelf
+from genesis.llm.weight_names import Files, Shape, Source, plain, stack
+from genesis.weights.array_cache import ArrayCache
+from genesis.weights.quantised import Quantised
 
 #: Tensors that belong to the configuration.
 FACTORS = {
@@ -56,9 +56,9 @@ class GGUFSource(Source):
         config: DecoderConfig,
         where: str,
         format: str | None = None,
-        shelf: Shelf | None = None,
+        array_cache: ArrayCache | None = None,
     ) -> None:
-        super().__init__(files, config, where, format, shelf)
+        super().__init__(files, config, where, format, array_cache)
         self.layers, self.transposed = "blk", False
         self.used |= set(FACTORS.values())
 

@@ -10,9 +10,9 @@ import genesis
 from genesis import functional, nn
 from genesis.compress import QuantizedTensor, quantize
 from genesis.llm.config import DecoderConfig
-from genesis.llm.names import plain
+from genesis.llm.weight_names import plain
 from genesis.tensor.tensor import Tensor
-from genesis.weights.packed import Quantised, repack
+from genesis.weights.quantised import Quantised, repack
 
 
 class Linear(nn.Module):
@@ -123,7 +123,7 @@ def stored(weights: Sequence[Any], take: Any) -> list[Piece]:
     for alike, some in groupby(weights, _alike):
         found = list(some)
         if alike is not None:
-            pieces.append(Piece(*repack(found, take.shelf)))
+            pieces.append(Piece(*repack(found, take.array_cache)))
             continue
         whole = found[0] if len(found) == 1 else functional.cat(found, 0)
         pieces.append(Piece(_changed(whole, take.format)))
@@ -134,7 +134,7 @@ def matrices(weight: Any, shape: tuple[int, int, int], take: Any) -> Piece:
     """Several matrices, in the format asked for, or as they are."""
     if isinstance(weight, list):  # what is quantised, matrix after matrix
         if take.format is None:
-            found, _ = repack(weight, take.shelf)
+            found, _ = repack(weight, take.array_cache)
             values = found.values.reshape(shape[0], -1, *found.values.shape[1:])
             return Piece(QuantizedTensor(values, shape, found.format))
         weight = functional.cat([x.dequantize().reshape(-1, shape[2]) for x in weight], 0)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import genesis
-from genesis.llm import gguf_models
+from genesis.content_store import generation
+from genesis.llm import gguf_config
 from genesis.llm.cache import FORMATS
 from genesis.llm.config import BadModel, DecoderConfig
 from genesis.llm.decoder import Decoder
@@ -23,18 +24,17 @@ from genesis.llm.executor import Executor
 from genesis.llm.families import read_config
 from genesis.llm.gguf_names import GGUFSource, encoder_name
 from genesis.llm.lora import Adapters
-from genesis.llm.names import Source
-from genesis.llm.pages import Group, PagePool
-from genesis.llm.prefix import PrefixCache
+from genesis.llm.pages import PageGroup, PagePool
+from genesis.llm.prefix_cache import PrefixCache
 from genesis.llm.request import Limits
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams, Proposer
 from genesis.llm.tiers import Log, Tiers
 from genesis.llm.tokenizer import Tokenizer
-from genesis.store import generation
+from genesis.llm.weight_names import Source
+from genesis.weights.array_cache import ArrayCache
 from genesis.weights.checkpoint import Weights, open_weights
-from genesis.weights.packed import Quantised
-from genesis.weights.shelf import Shelf
+from genesis.weights.quantised import Quantised
 
 POLICIES = {"lru": LRU, "heat": Heat, "cost": Cost, "learned": Learned}
 
@@ -126,13 +126,13 @@ def _tokenizer(path: Path, weights: Weights) -> Tokenizer:
 
 def _is_encoder(weights: Weights) -> bool:
     if weights.metadata is not None:
-        return weights.metadata.get("general.architecture") in gguf_models.ENCODERS
+        return weights.metadata.get("general.architecture") in gguf_config.ENCODERS
     return weights.config.get("model_type") in ENCODERS
 
 
 def _encoder(path: Path, weights: Weights) -> Encoder:
     if weights.metadata is not None:
-        config = gguf_models.read_encoder(weights, str(path))
+        config = gguf_config.read_encoder(weights, str(path))
         return _named_encoder(config, path, weights, encoder_name)
     config = read_encoder(dict(weights.config), str(path / "config.json"), **read_pooling(path))
     prefix = next((p for p in ("", "bert.", "roberta.") if _FIRST in _after(weights, p)), None)
@@ -174,7 +174,7 @@ def _engine(path: Path, weights: Weights, settings: Settings, tokenizer: Tokeniz
     pages = _pages(decoder, settings, longest)
     pool = PagePool(
         settings.page_size,
-        [Group(n, window) for n, window in zip(pages, config.windows, strict=True)],
+        [PageGroup(n, window) for n, window in zip(pages, config.windows, strict=True)],
     )
     tiers = None
     if settings.host_bytes or settings.disk is not None:
@@ -227,14 +227,14 @@ def decoder_of(path: Path, weights: Weights, settings: Settings) -> Decoder:
         config = read_config(dict(weights.config), str(path / "config.json"))
         kind = Source
     else:
-        config = gguf_models.read_config(weights, str(path))
+        config = gguf_config.read_config(weights, str(path))
         kind = GGUFSource
     longest = min(settings.max_length or _affordable(config, settings), config.context)
-    shelf = Shelf(*_files(path), generation("compress", "weights"))
-    source = kind(_Tensors(weights), config, str(path), settings.format, shelf)
+    array_cache = ArrayCache(*_files(path), generation("compress", "weights"))
+    source = kind(_Tensors(weights), config, str(path), settings.format, array_cache)
     with genesis.no_grad():
         decoder = Decoder(config, source, longest)
-    shelf.finish()
+    array_cache.finish()
     return decoder
 
 

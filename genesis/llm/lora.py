@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from genesis.llm.layers import Linear
 from genesis.llm.request import Busy
 from genesis.weights.checkpoint import Weights, open_weights, read_json
 
-Array = np.ndarray[Any, Any]
 _WEIGHTS = "adapter_model.safetensors"
 
 

@@ -8,7 +8,7 @@ positions, or `NOWHERE` for those that the group no longer needs.
 
 Nothing here touches an array: the pool says which pages to copy, free and write.
 
->>> pool = PagePool(page_size=4, groups=[Group(pages=8)])
+>>> pool = PagePool(page_size=4, groups=[PageGroup(pages=8)])
 >>> tables = pool.new_tables()
 >>> pool.extend(tables, 0, 6), len(tables[0])
 ([], 2)
@@ -29,7 +29,7 @@ NOWHERE = -1
 Tables = list[list[int]]
 
 
-class Group(NamedTuple):
+class PageGroup(NamedTuple):
     """Layers that keep the same positions: all, or the last `window`; and their pages."""
 
     pages: int
@@ -74,7 +74,7 @@ class Keeper:
 class PagePool:
     """The pages of all groups: counts of references, block tables, copies on write."""
 
-    def __init__(self, page_size: int, groups: Sequence[Group]) -> None:
+    def __init__(self, page_size: int, groups: Sequence[PageGroup]) -> None:
         if page_size < 1 or not groups or any(g.pages < 1 or g.window == 0 for g in groups):
             raise ValueError(f"no pool of pages of {page_size} tokens for {list(groups)}")
         self.page_size = page_size

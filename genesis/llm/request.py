@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from genesis.llm.pages import Copy, Tables, Write
-from genesis.llm.prefix import Chain
+from genesis.llm.prefix_cache import Chain
 from genesis.llm.tiers import Load, Store
 
 

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from genesis.llm.pages import NOWHERE, PagePool, Write
-from genesis.llm.prefix import Chain, PrefixCache
+from genesis.llm.prefix_cache import Chain, PrefixCache
 from genesis.llm.request import (
     Busy,
     Continuation,

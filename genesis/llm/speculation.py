@@ -46,8 +46,15 @@ class Proposer(Protocol):
         """Up to `most` tokens for each text."""
 
 
-class _Alone:
-    """A proposer that needs no model, and looks at one text at a time."""
+class NGrams:
+    """Guesses that what followed the last few tokens before follows them again; needs no model.
+
+    >>> NGrams().guess([1, 2, 3, 9, 1, 2], 2)
+    [3, 9]
+    """
+
+    def __init__(self, longest: int = LONGEST, shortest: int = 1) -> None:
+        self.longest, self.shortest = longest, shortest
 
     def arrange(self, copies: Sequence[Copy], works: Sequence[Work]) -> None:
         """Nothing to do."""
@@ -60,21 +67,6 @@ class _Alone:
         return [self.guess(text.tokens, text.most) for text in texts]
 
     def guess(self, tokens: Sequence[int], most: int) -> list[int]:
-        """Up to `most` tokens after some."""
-        raise NotImplementedError
-
-
-class NGrams(_Alone):
-    """Guesses that what followed the last few tokens before follows them again.
-
-    >>> NGrams().guess([1, 2, 3, 9, 1, 2], 2)
-    [3, 9]
-    """
-
-    def __init__(self, longest: int = LONGEST, shortest: int = 1) -> None:
-        self.longest, self.shortest = longest, shortest
-
-    def guess(self, tokens: Sequence[int], most: int) -> list[int]:
         """What followed the longest end of the text that stands in it once more, the last time."""
         tokens = list(tokens)
         for size in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
@@ -82,21 +74,6 @@ class NGrams(_Alone):
             for at in range(len(tokens) - size - 1, -1, -1):
                 if tokens[at : at + size] == end:
                     return tokens[at + size : at + size + most]
-        return []
-
-
-class Replay(_Alone):
-    """Guesses from known answers: what a perfect draft, or one that errs in places, would say."""
-
-    def __init__(self, texts: Sequence[Sequence[int]]) -> None:
-        self.texts = [list(text) for text in texts]
-
-    def guess(self, tokens: Sequence[int], most: int) -> list[int]:
-        """What follows in the text that begins like this one."""
-        n = len(tokens)
-        for text in self.texts:
-            if text[:n] == list(tokens):
-                return text[n : n + most]
         return []
 
 
@@ -191,4 +168,4 @@ class Length:
             self._right += 0.1 * (right / looked - self._right)
 
 
-__all__ = ["Draft", "Length", "NGrams", "Proposer", "Replay", "RowCost", "Text"]
+__all__ = ["Draft", "Length", "NGrams", "Proposer", "RowCost", "Text"]

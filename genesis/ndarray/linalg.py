@@ -131,7 +131,6 @@ def cholesky(x: NDArray, upper: bool = False) -> NDArray:
     """
     _matrices("cholesky", x, square=True)
     (lower,) = _called("cholesky", (), [x], (x.dtype, x.shape))
-    lower = lower if x.device == "cpu" else tril(lower)
     return _adjoint(lower) if upper else lower
 
 

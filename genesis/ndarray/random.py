@@ -11,8 +11,8 @@ import builtins
 import math
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, elementwise
 from genesis.ndarray.core.storage import State
-from genesis.ndarray.core.value import Value, unrecorded
+from genesis.ndarray.core.subgraph import Subgraph
+from genesis.ndarray.core.value import Value, thread, unrecorded
 from genesis.ndarray.ops.complexes import complex
 from genesis.ndarray.ops.movement import as_shape
 from genesis.ndarray.ops.special.formula import Term
@@ -96,17 +97,76 @@ class Generator:
 
     def words(self, count: Dim) -> Value:
         """The next `count` random 64-bit words."""
-        device = self.device
         with self._state.lock:
-            state = self._state.value
-            key = primitive.reshape(primitive.slice_(state, ((0, 1),), (1,)), ())
-            offset = primitive.slice_(state, _OFFSET, (1,))
-            advance = primitive.extent(count, uint64, device)
-            advanced = elementwise(ops.ADD, offset, advance)
-            self._state.write(primitive.update(state, advanced, _OFFSET))
+            words = Words(self._state.value)
+            found = words.words(count)
+            self._state.write(words.state)
+        return found
+
+    def draw(self, graph: Subgraph) -> Value:
+        """What a graph makes of the state, besides the state that follows."""
+        with self._state.lock:
+            made = graph.copy([self._state.value], self.device)
+            drawn, after = graph.places
+            self._state.write(made[after])
+        return made[drawn]
+
+
+class Words:
+    """Random words from a state on."""
+
+    def __init__(self, state: Value) -> None:
+        self.state = state
+
+    def words(self, count: Dim) -> Value:
+        """The next `count` random 64-bit words."""
+        state, device = self.state, self.state.device
+        key = primitive.reshape(primitive.slice_(state, ((0, 1),), (1,)), ())
+        offset = primitive.slice_(state, _OFFSET, (1,))
+        advance = primitive.extent(count, uint64, device)
+        advanced = elementwise(ops.ADD, offset, advance)
+        self.state = primitive.update(state, advanced, _OFFSET)
         index = cast(primitive.iota(count, device), uint64)
         counter = elementwise(ops.ADD, primitive.reshape(offset, ()), index)
         return elementwise(ops.RANDOM, key, counter)
+
+
+#: Graphs of draws that came before, by what was asked for; None: it came once.
+_draws: dict[Any, Subgraph | None] = {}
+_MOST_DRAWS = 1 << 10
+_KNOWN = (bool, int, float, type(None))
+
+
+def _drawn(
+    make: Callable[[Words, Shape, DType, Any, Any], Value],
+    generator: Generator | None,
+    sizes: Shape,
+    dtype: DType,
+    *numbers: Any,
+) -> NDArray:
+    """An array of what is made of the next words: its graph is built once, and then copied."""
+    source = generator or default_generator()
+    known = all(type(n) is int for n in sizes) and all(type(n) in _KNOWN for n in numbers)
+    if known and thread.recorder is None:
+        key = make, sizes, dtype, repr(numbers), source.device
+        graph = _draws.get(key)
+        if graph is not None:
+            return wrap(source.draw(graph))
+        if key in _draws:
+            before = primitive.parameter(uint64, (2,), source.device)
+            words = Words(before)
+            value = make(words, sizes, dtype, *numbers)
+            graph = Subgraph([before], [value, words.state])
+            _draws[key] = graph
+            return wrap(source.draw(graph))
+        if len(_draws) >= _MOST_DRAWS:
+            _draws.clear()
+        _draws[key] = None
+    with source._state.lock:
+        words = Words(source._state.value)
+        value = make(words, sizes, dtype, *numbers)
+        source._state.write(words.state)
+    return wrap(value)
 
 
 def _restored(state: Any, device: str) -> Generator:
@@ -145,6 +205,8 @@ def default_generators() -> list[Generator]:
 
 def manual_seed(seed: int) -> Generator:
     """Start the default generators of all devices afresh from a seed; gives the CPU's."""
+    if not isinstance(seed, SupportsIndex):
+        raise TypeError(f"manual_seed: the seed is an integer, not {seed!r}")
     _default.seed = seed
     for generator in default_generators():
         generator.manual_seed(seed)
@@ -190,11 +252,14 @@ def uniform(
     if target.is_complex:
         re, im = (uniform(shape, low, high, target.real, generator) for _ in range(2))
         return complex(re, im)
-    source = generator or default_generator()
-    part = _fraction(Term(source.words(product(sizes))), target)
+    return _drawn(_uniform, generator, sizes, target, low, high)
+
+
+def _uniform(source: Words, sizes: Shape, dtype: DType, low: Scalar, high: Scalar) -> Value:
+    part = _fraction(Term(source.words(product(sizes))), dtype)
     if (low, high) != (0, 1):
         part = part * part.argument(high - low) + part.argument(low)
-    return wrap(primitive.reshape(part.value, sizes))
+    return primitive.reshape(part.value, sizes)
 
 
 def _fraction(words: Term, dtype: DType) -> Term:
@@ -225,8 +290,11 @@ def normal(
             normal(shape, part, each, target.real, generator) for part in (middle.real, middle.imag)
         )
         return complex(re, im)
-    source = generator or default_generator()
-    count, wide = product(sizes), target.accumulator
+    return _drawn(_normal, generator, sizes, target, mean, std)
+
+
+def _normal(source: Words, sizes: Shape, dtype: DType, mean: Scalar, std: Scalar) -> Value:
+    count, wide = product(sizes), dtype.accumulator
     words = Term(source.words(count))
     # The radius takes the upper 40 bits, so that the tails reach past 7; the angle the lower 24,
     # or for float64 a word of its own.
@@ -238,8 +306,8 @@ def normal(
     if std != 1:
         value = value * value.argument(std)
     if mean != 0:
-        value = value + value.argument(mean)  # type: ignore[arg-type]
-    return wrap(primitive.reshape(value.cast(target).value, sizes))
+        value = value + value.argument(mean)
+    return primitive.reshape(value.cast(dtype).value, sizes)
 
 
 def integers(
@@ -253,11 +321,14 @@ def integers(
     if low >= high:
         raise ValueError(f"integers: there are none from {low} to below {high}")
     sizes, target = as_shape("integers", _sequence(shape)), as_dtype(dtype)
-    source = generator or default_generator()
+    return _drawn(_integers, generator, sizes, target, low, high)
+
+
+def _integers(source: Words, sizes: Shape, dtype: DType, low: int, high: int) -> Value:
     words = Term(source.words(product(sizes)))
     value = (words % words.argument(high - low)).cast(int64)
     value = value + value.argument(low)
-    return wrap(primitive.reshape(value.cast(target).value, sizes))
+    return primitive.reshape(value.cast(dtype).value, sizes)
 
 
 def permutation(n: Dim, dtype: Any = int64, generator: Generator | None = None) -> NDArray:
@@ -277,7 +348,12 @@ def bernoulli(
     probability: Scalar, shape: Dim | Sequence[Dim] = (), generator: Generator | None = None
 ) -> NDArray:
     """True with the given probability, else false."""
-    return uniform(shape, generator=generator) < probability
+    sizes = as_shape("bernoulli", _sequence(shape))
+    return _drawn(_bernoulli, generator, sizes, float32, probability, None)
+
+
+def _bernoulli(source: Words, sizes: Shape, dtype: DType, probability: Scalar, _: None) -> Value:
+    return (wrap(_uniform(source, sizes, dtype, 0.0, 1.0)) < probability).value
 
 
 def _request(name: str, shape: Dim | Sequence[Dim], dtype: Any) -> tuple[Shape, DType]:

@@ -166,6 +166,11 @@ def multi_head_attention_forward(
             f"multi_head_attention_forward: the query {tuple(query.shape)} has not "
             f"{embed_dim_to_check} features"
         )
+    if embed_dim_to_check % num_heads:
+        raise ValueError(
+            f"multi_head_attention_forward: {embed_dim_to_check} features are no multiple of "
+            f"num_heads {num_heads}"
+        )
     apart = use_separate_proj_weight
     each = q_proj_weight, k_proj_weight, v_proj_weight
     q_weight, k_weight, v_weight = each if apart else (None, None, None)

@@ -209,8 +209,8 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
     """The numbers of inputs of an output and of outputs of an input."""
     if tensor.ndim < 2:
         raise ValueError(
-            f"a tensor of shape {tuple(tensor.shape)} has no fan_in and fan_out; it takes at least "
-            "2 dimensions"
+            f"init: a tensor of shape {tuple(tensor.shape)} has no fan_in and fan_out; it takes at "
+            "least 2 dimensions"
         )
     window = math.prod(tensor.shape[2:])
     return tensor.shape[1] * window, tensor.shape[0] * window

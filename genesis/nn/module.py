@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from genesis.autograd import composition, no_grad
+from genesis.functional.error_messages import WRONG
 from genesis.ir import dtype as dtypes
 from genesis.ndarray.core.value import Changes, thread, unwatched
-from genesis.ndarray.tracing.counted import Counted
+from genesis.ndarray.tracing.counting_dict import Counted
 from genesis.ndarray.tracing.python_objects import atomic
 from genesis.nn.hooks import Hooks, Watch
 from genesis.tensor.tensor import RemovableHook, Tensor, add_hook
@@ -59,6 +60,10 @@ class Incompatible(NamedTuple):
 
     missing_keys: list[str]
     unexpected_keys: list[str]
+
+
+#: Where what is no plain attribute is.
+_HOMES = ("_parameters", "_buffers", "_modules")
 
 
 class Module:
@@ -108,12 +113,22 @@ class Module:
             watch = Watch(self)
             result = watch.leave(self.forward(*watch.enter(args), **kwargs))
         else:
-            result = self.forward(*args, **kwargs)
+            try:
+                result = self.forward(*args, **kwargs)
+            except WRONG as error:
+                self._note(error)
+                raise
         for after, named in self._forward_hooks:
             changed = after(self, args, kwargs, result) if named else after(self, args, result)
             if changed is not None:
                 result = changed
         return result
+
+    def _note(self, error: Exception) -> None:
+        """Say which of our layers an error is from; the innermost one is the first to say."""
+        kind = type(self)
+        if kind.__module__.startswith("genesis.nn.") and not hasattr(error, "__notes__"):
+            error.add_note(f"in {kind.__name__ if self._modules else self!r}")
 
     @atomic
     def _report(self) -> None:
@@ -167,9 +182,13 @@ class Module:
         return add_hook(self._backward_pre_hooks, hook, prepend)
 
     # ---- attributes
+    def __genesis_homes__(self) -> tuple[dict[str, Any], ...]:
+        """Where attributes of certain kinds are, instead of among the plain ones."""
+        return self._parameters, self._buffers, self._modules
+
     def __genesis_snapshot__(self) -> Callable[[], None]:
         """What gives the module the attributes that it has now."""
-        homes = (self.__dict__, self._parameters, self._buffers, self._modules, self._transient)
+        homes = (self.__dict__, *self.__genesis_homes__(), self._transient)
         before: list[Any] = [home.copy() for home in homes]
 
         def restore() -> None:
@@ -226,9 +245,10 @@ class Module:
     @atomic
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__
-        for home in ("_parameters", "_buffers", "_modules"):
-            if home in fields and name in fields[home]:
-                return fields[home][name]
+        for home in _HOMES:
+            found = fields.get(home)
+            if found is not None and name in found:
+                return found[name]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     @atomic

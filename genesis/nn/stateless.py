@@ -5,7 +5,7 @@ which ``python -m tests.stubs`` writes.
 """
 
 from genesis.functional.registry import operations
-from genesis.nn.layer import layer_of
+from genesis.nn.layer_from_function import layer_of
 
 _layers = {x.layer.name: layer_of(x, __name__) for x in operations.values() if x.layer}
 globals().update(_layers)

@@ -4,6 +4,7 @@
 written for onnxruntime expect it.
 """
 
+from genesis import __version__
 from genesis.onnx.binding import IOBinding, OrtValue
 from genesis.onnx.export import CannotExport, save, to_proto
 from genesis.onnx.graph import UnsupportedModel
@@ -13,9 +14,13 @@ from genesis.onnx.options import (
     GraphOptimizationLevel,
     RunOptions,
     SessionOptions,
+    disable_telemetry_events,
+    get_all_providers,
     get_available_providers,
     get_device,
     set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_seed,
 )
 from genesis.onnx.reader import ModelMetadata, from_proto, load
 from genesis.onnx.session import InferenceSession, NodeArg
@@ -23,6 +28,7 @@ from genesis.onnx.session import InferenceSession, NodeArg
 __all__ = [
     "CannotExport", "ExecutionMode", "GraphOptimizationLevel", "IOBinding", "InferenceSession",
     "Model", "ModelMetadata", "NodeArg", "OperatorError", "OrtValue", "RunOptions",
-    "SessionOptions", "UnsupportedModel", "from_proto", "get_available_providers", "get_device",
-    "load", "save", "set_default_logger_severity", "to_proto",
+    "SessionOptions", "UnsupportedModel", "__version__", "disable_telemetry_events", "from_proto",
+    "get_all_providers", "get_available_providers", "get_device", "load", "save",
+    "set_default_logger_severity", "set_default_logger_verbosity", "set_seed", "to_proto",
 ]  # fmt: skip

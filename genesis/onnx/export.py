@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import os
 import string
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, defs, helper, numpy_helper
 
 from genesis import nn, no_grad
+from genesis.content_store import replace_file
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.assumptions import Assumptions
@@ -32,13 +33,15 @@ from genesis.ir.size import Dim, Quotient, Size, Symbol
 from genesis.ndarray.core import value as values
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
+from genesis.ndarray.ops.convolution import whole_convolutions
 from genesis.onnx.dtypes import code_of
 from genesis.onnx.export_functions import DOMAIN, Call, Functions, calls_by_result, noted
 from genesis.onnx.export_quantized import Mark, marked
-from genesis.store import replace_file
 from genesis.tensor.tensor import Tensor
 
 OPSET = 20
+_LEAST = 13  # in which axes of Squeeze and ReduceSum became inputs
+_AXES_ARE_INPUTS = 18  # of all other reductions
 _WITH_FUNCTIONS = 8  # the version of the format that has them
 
 
@@ -62,7 +65,7 @@ def save(
 
     `example` is a tensor, a tuple of tensors, or a dictionary of them by name. With
     ``dynamic_axes={"x": {0: "batch"}}`` an axis may have any size; axes with the same name have the
-    same size. `opset` is as low as will do, if not given. The module is written as it is: call
+    same size. `opset` is 13 or later, and chosen if not given. The module is written as it is: call
     `eval` first, if it is to be used. Layers that `genesis.compress` has quantised are written as
     what they compute or, with `quantized` "MatMulNBits" or "QDQ", with their integers and scales.
     With ``functions=True`` every nested module is a function of the file, modules that differ in
@@ -103,11 +106,17 @@ def to_proto(
     keywords = isinstance(example, Mapping)
     with (
         no_grad(), values.apart(), assumed or nullcontext(), marked(module, quantized) as marks,
-        noted(module, functions, marks) as calls,
+        noted(module, functions, marks) as calls, whole_convolutions(),
     ):  # fmt: skip
-        results = _listed(
-            module(**dict(zip(inputs, tensors, strict=True))) if keywords else module(*tensors)
-        )
+        try:
+            results = _listed(
+                module(**dict(zip(inputs, tensors, strict=True))) if keywords else module(*tensors)
+            )
+        except values.CaptureError as error:
+            raise CannotExport(
+                "onnx.save: the module looks at the contents of its inputs, to choose a branch or "
+                "a size, and a file holds what it computes whatever they are"
+            ) from error
         roots = [(x.array if isinstance(x, Tensor) else x).value for x in results]
     if assumed is not None and assumed.pinned:
         raise CannotExport(
@@ -193,7 +202,8 @@ class _Writer:
         self.constants: dict[Any, str] = {} if outer is None else outer.constants
         self.taken: set[str] = set(inputs) | set(known.values()) if outer is None else outer.taken
         self.symbols: dict[str, str] = {} if outer is None else outer.symbols
-        self.least: list[int] = [18] if outer is None else outer.least  # the opset that is needed
+        #: The opset that is needed.
+        self.least: list[int] = [_LEAST] if outer is None else outer.least
 
     def needs(self, opset: int) -> None:
         """Use operators that came with an opset."""
@@ -281,6 +291,7 @@ class _Writer:
             raise CannotExport(
                 f"onnx.save: opset {version} lacks what is needed; take {self.least[0]} or later"
             )
+        _require_known(self.nodes, version)
         versions = {"": version, **self.domains}
         imports = [helper.make_opsetid(*d) for d in versions.items()]
         least = helper.find_min_ir_version_for(imports[:1])
@@ -289,7 +300,10 @@ class _Writer:
             graph, opset_imports=imports, producer_name="genesis", functions=functions,
             ir_version=max(least, _WITH_FUNCTIONS) if functions else least,
         )  # fmt: skip
-        onnx.checker.check_model(model, full_check=True)
+        try:
+            onnx.checker.check_model(model, full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            raise CannotExport(f"onnx.save: not a model of opset {version}: {error}") from None
         return model
 
     def _declare_symbols(self) -> None:
@@ -300,8 +314,9 @@ class _Writer:
                     (symbol,) = monomial
                     assert isinstance(symbol, Symbol)
                     if symbol.name not in self.symbols:
+                        whole = self.emit("Shape", name)
                         self.symbols[symbol.name] = self.emit(
-                            "Shape", name, start=axis, end=axis + 1
+                            "Gather", whole, self.integers([axis])
                         )
 
     def write(self, roots: Sequence[Any]) -> None:
@@ -359,6 +374,25 @@ class _Writer:
         if writer is None:
             raise CannotExport(f"onnx.save: {v.op.name} cannot be written to ONNX files yet ({v})")
         return writer(self, v, *(self.names[i] for i in v.inputs))
+
+
+def _require_known(nodes: Iterable[Any], version: int) -> None:
+    """Refuse an opset that has not all operators of a graph in the form in which they are used."""
+    for node in nodes:
+        if node.domain:
+            continue
+        _require_known((n for a in node.attribute for n in a.g.node), version)
+        newest = defs.get_schema(node.op_type).since_version
+        try:
+            schema = defs.get_schema(node.op_type, version)
+        except defs.SchemaError:
+            schema = None
+        used = {a.name for a in node.attribute}
+        if schema is None or len(node.input) > schema.max_input or used - set(schema.attributes):
+            raise CannotExport(
+                f"onnx.save: opset {version} lacks {node.op_type} as it is needed; "
+                f"take {newest} or leave the choice"
+            )
 
 
 def _read(n: Any) -> Iterator[str]:
@@ -581,7 +615,10 @@ def _reduced(kind: str) -> Callable[..., str]:
         narrow = v.dtype in (dtypes.bool_, dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16)
         if narrow:
             x = w.emit("Cast", x, to=TensorProto.INT32)
-        y = w.emit(kind, x, w.integers(list(v.attr)), keepdims=0)
+        if kind != "ReduceSum" and w.opset is not None and w.opset < _AXES_ARE_INPUTS:
+            y = w.emit(kind, x, axes=list(v.attr), keepdims=0)
+        else:
+            y = w.emit(kind, x, w.integers(list(v.attr)), keepdims=0)
         return w.emit("Cast", y, to=code_of(v.dtype)) if narrow else y
 
     return written
@@ -630,6 +667,15 @@ def _convolution(w: _Writer, v: Any, weight: str) -> str | None:
     if out != [n, g, right[1], *at] or not _in_order(v.inputs[0], rank):
         return None
     groups, each, channels = v.inputs[1].shape[:3]
+    # One window has no stride: whatever lies behind it must not make a second one.
+    counts = v.inputs[0].shape[3 : 3 + rank]
+    ends = [
+        extent if isinstance(count, int) and count == 1 else step
+        for extent, count, step in zip(base.shape[3:], counts, steps, strict=True)
+    ]
+    if not all(isinstance(n, int) for n in ends):
+        return None
+    steps = [max(1, n) for n in ends]
     image = w.reshape(w.names[base], [base.shape[0], groups * channels, *base.shape[3:]])
     kernel = list(v.inputs[1].shape[3:])
     filters = w.reshape(weight, [groups * each, channels, *kernel])
@@ -693,8 +739,8 @@ def _scatter(w: _Writer, v: Any, x: str, *others: str) -> str:
     first = [*range(axes[0], axes[0] + rank), *range(axes[0]), *range(axes[0] + rank, rank + rest)]
     if first != list(range(rank + rest)):
         updates = w.emit("Transpose", updates, perm=first)
-    reduction = {"set": "none"}.get(mode, mode)
-    y = w.emit("ScatterND", front, _places(w, where), updates, reduction=reduction)
+    how = {} if mode == "set" else {"reduction": mode}
+    y = w.emit("ScatterND", front, _places(w, where), updates, **how)
     back = [order.index(k) for k in range(len(order))]
     return y if back == list(range(len(back))) else w.emit("Transpose", y, perm=back)
 

@@ -51,6 +51,8 @@ class Step:
     body: Graph | None = None
     #: Names that no later step reads.
     last: tuple[str, ...] = ()
+    #: What is given by name to a function that computes it, where that is the same every time.
+    plain: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"{self.kind} {self.name!r}"
@@ -222,6 +224,9 @@ class Builder:
     def _defined(self, nodes: Any, known: set[str]) -> set[str]:
         made: set[str] = set()
         for node in nodes:
+            for name in (*node.input, *node.output):
+                if not isinstance(name, str):  # bytes that are no text
+                    raise self.fail(f"node {node.name!r} has an input or output named {name!r}")
             for name in node.output:
                 if name and (name in made or name in known):
                     raise self.fail(f"{name!r} is defined twice (node {node.name!r})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from onnx import helper
 from genesis import from_numpy, nn
 from genesis.ir.dtype import as_dtype
 from genesis.ndarray.core.value import CaptureError
-from genesis.onnx.dtypes import code_of, is_ours
+from genesis.onnx.dtypes import code_of, is_ours, numpy_dtype
 from genesis.onnx.graph import Builder, Graph, Step, defaults, definition
 from genesis.onnx.operators.control import either
 from genesis.onnx.values import as_host, as_tensor, on_host
@@ -108,24 +108,40 @@ class Model(nn.Module):
         return found
 
     def forward(self, *args: Any, **named: Any) -> list[Any]:
-        """The outputs in the file's order, as tensors; texts are arrays of NumPy."""
-        values = self.bound(args, named)
+        """The outputs in the file's order, as tensors; texts are arrays of NumPy.
+
+        Inputs are given by position, by name, or as one dictionary.
+        """
+        whole = len(args) == 1 and isinstance(args[0], Mapping)
+        values = self.bound((), {**args[0], **named}) if whole else self.bound(args, named)
         results = self.execute(values)
         return [_given(x) for x in results]
 
-    def bound(self, args: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs by name, checked."""
         values = dict(zip(self.graph.inputs if named else self.inputs, args, strict=False))
+        twice = [name for name in values if name in named]
         values.update(named)
         unknown = [name for name in values if name not in self.graph.inputs]
         missing = [name for name in self.inputs if name not in values]
-        if unknown or missing or len(tuple(args)) > len(self.graph.inputs):
+        over = len(args) > len(self.graph.inputs)
+        if unknown or missing or twice or over:
             raise ValueError(
                 f"{self.path or 'the model'} takes {self.inputs}"
                 + (f"; there is no {unknown}" if unknown else "")
                 + (f"; {missing} is missing" if missing else "")
+                + (f"; {twice} is given twice" if twice else "")
+                + (f"; {len(args)} were given" if over else "")
             )
-        return {name: _taken(value) for name, value in values.items()}
+        return {name: self._taken(name, value) for name, value in values.items()}
+
+    def _taken(self, name: str, value: Any) -> Any:
+        """An input as a graph uses it; lists are arrays, where it is no sequence."""
+        kind = self.graph.types.get(name)
+        listed = isinstance(value, list | tuple | int | float | str)
+        if listed and kind is not None and kind.tensor_type.elem_type:
+            value = np.asarray(value, numpy_dtype(kind.tensor_type.elem_type))
+        return _taken(value)
 
     def execute(self, values: Mapping[str, Any]) -> list[Any]:
         """The outputs for values by name."""
@@ -191,13 +207,19 @@ class Model(nn.Module):
     def _options(
         self, step: Step, wanted: Any, scope: Scope, bodies: Bodies | None
     ) -> dict[str, Any]:
+        plain = step.plain.get(id(wanted))  # one of the table of operators, which stay
+        if plain is not None:
+            return plain
         options = {
             name: self._body(value, scope, bodies) if isinstance(value, Graph) else value
             for name, value in step.options.items()
         }
         extra = {"outputs": len(step.outputs), "version": step.version}
         known = getattr(wanted, "options", None) or _keywords(wanted)
-        return options | {name: value for name, value in extra.items() if name in known}
+        options |= {name: value for name, value in extra.items() if name in known}
+        if not any(isinstance(value, Graph) for value in step.options.values()):
+            step.plain[id(wanted)] = options
+        return options
 
     def _scope(self, graph: Graph, args: Iterable[Any], outer: Scope | None = None) -> Scope:
         return Scope(_padded(graph.inputs, args), self.constants(graph), outer)
@@ -268,6 +290,8 @@ def _taken(x: Any) -> Any:
     array = np.asarray(x)
     if array.dtype.kind in "US":
         array = array.astype(object)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if not is_ours(array.dtype):
         return array
     return from_numpy(array if array.flags.c_contiguous else np.array(array))

@@ -42,7 +42,58 @@ def optimize(graph: Graph, builder: Builder, passes: Iterable[str] | None = None
         if name not in PASSES:
             raise ValueError(f"optimize: there is no pass {name!r}; there are {list(PASSES)}")
         PASSES[name](graph, builder)
+    for step in graph.every_step():
+        step.plain.clear()  # some were computed with other options
     note_last_uses(graph)
+
+
+def drop_invariants(graph: Graph, _: Builder) -> None:
+    """Without what loops hand from round to round unchanged: it is read where it comes from.
+
+    Weights are then known to be such, and nobody carries them.
+    """
+    kept: list[Step] = []
+    for step in graph.steps:
+        kept.append(step)
+        body = step.options.get("body")
+        if step.kind == "Loop" and not step.domain and isinstance(body, Graph):
+            kept.extend(_without_invariants(step, body))
+    graph.steps = kept
+
+
+def _without_invariants(step: Step, body: Graph) -> list[Step]:
+    """Take them from a loop; the steps that give its results their names."""
+    copies = []
+    carried = step.inputs[2:]
+    taken = {*body.constants, *(n for inner in body.every_step() for n in inner.outputs)}
+    for k in reversed(range(len(carried))):
+        inner, outer, name = body.inputs[2 + k], carried[k], (*step.outputs, *("",) * 99)[k]
+        once = body.outputs.count(inner) == 1 and body.outputs[1 + k] == inner
+        if not once or outer in taken or outer in body.inputs or not outer:
+            continue
+        _rename(body, inner, outer)
+        body.inputs = (*body.inputs[: 2 + k], *body.inputs[3 + k :])
+        body.outputs = (*body.outputs[: 1 + k], *body.outputs[2 + k :])
+        step.inputs = (*step.inputs[: 2 + k], *step.inputs[3 + k :])
+        step.outputs = (*step.outputs[:k], *step.outputs[k + 1 :])
+        if name:
+            copies.append(_copy(outer, name))
+    return copies
+
+
+def _rename(graph: Graph, old: str, new: str) -> None:
+    """Read another name in a graph, and in those inside of it that mean the same by it."""
+    for step in graph.steps:
+        step.inputs = tuple(new if n == old else n for n in step.inputs)
+        for inner in step.options.values():
+            if isinstance(inner, Graph) and old in inner.free():
+                inner.outputs = tuple(new if n == old else n for n in inner.outputs)
+                _rename(inner, old, new)
+
+
+def _copy(source: str, target: str) -> Step:
+    operators = find("", "Identity", 13), find_on_host("", "Identity")
+    return Step(f"{target}.copy", "Identity", "", 13, (source,), (target,), {}, *operators)
 
 
 def drop_copies(graph: Graph, _: Builder) -> None:
@@ -233,6 +284,7 @@ def drop_unused(graph: Graph, _: Builder) -> None:
 
 
 PASSES: dict[str, Callable[[Graph, Builder], None]] = {
+    "drop_invariants": drop_invariants,
     "drop_copies": drop_copies,
     "widen_halves": widen_halves,
     "fold_constants": fold_constants,

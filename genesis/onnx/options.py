@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from genesis import manual_seed
+
 
 class GraphOptimizationLevel(IntEnum):
     """How much is done to a graph before it runs: nothing, or all that `optimize` does."""
@@ -95,6 +97,11 @@ def get_available_providers() -> list[str]:
     return ["CPUExecutionProvider"]
 
 
+def get_all_providers() -> list[str]:
+    """What can compute, and what could if it were there: the same."""
+    return get_available_providers()
+
+
 def get_device() -> str:
     """Where sessions compute."""
     return "CPU"
@@ -102,3 +109,16 @@ def get_device() -> str:
 
 def set_default_logger_severity(severity: int) -> None:
     """Say what is logged: sessions log nothing."""
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Say how much is logged: sessions log nothing."""
+
+
+def disable_telemetry_events() -> None:
+    """Say that nothing is to be reported: nothing is."""
+
+
+def set_seed(seed: int) -> None:
+    """Begin the random numbers of models anew."""
+    manual_seed(seed)

@@ -10,21 +10,25 @@ inputs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import genesis
 from genesis import no_grad
+from genesis.autograd.mode import state
 from genesis.ndarray.core.value import CaptureError
 from genesis.onnx.dtypes import is_ours, numpy_dtype
 from genesis.onnx.graph import Graph, Step, reads
 from genesis.onnx.model import Model, OperatorError, Scope
-from genesis.onnx.values import as_host, as_tensor, is_symbolic
+from genesis.onnx.values import as_host, as_tensor, is_symbolic, settled
 from genesis.tensor.tensor import Tensor
 
 _MOST_KINDS = 1024  # of values that decide sizes, for which programs are kept
+_MOST_CAPTURES = 4  # of a program that was meant to be one for all numbers
+_NOTHING = np.zeros(1 << 16, np.uint8)
 
 
 class _NeedsContents(Exception):
@@ -34,11 +38,20 @@ class _NeedsContents(Exception):
         self.place = place
 
 
+class _NeedsNumbers(Exception):
+    """A piece that is another program for every number that decides sizes."""
+
+
 class Piece:
     """Consecutive steps that are one program."""
 
     def __init__(
-        self, model: Model, graphs: Sequence[Graph], steps: list[Step], wanted: set[str]
+        self,
+        model: Model,
+        graphs: Sequence[Graph],
+        steps: list[Step],
+        wanted: set[str],
+        counts: bool = False,
     ) -> None:
         self.model, self.graphs, self.steps = model, graphs, steps
         made = {name for step in steps for name in step.outputs if name}
@@ -46,6 +59,8 @@ class Piece:
         read.difference_update(*(graph.constants for graph in graphs))
         self.reads, self.writes = sorted(read), sorted(made & wanted)
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
+        #: Whether numbers that decide sizes are symbols: then it is one program for all of them.
+        self._counts = counts
 
     def run(self, scope: Scope) -> None:
         """Compute what the steps compute."""
@@ -64,18 +79,37 @@ class Piece:
         values = {name: scope[name] for name in self.reads}
         if any(isinstance(x, list) for x in values.values()):
             return None, values
-        tensors = {n: x for n, x in values.items() if isinstance(x, Tensor)}
+        # Parameters are tensors here: what is called with plain ones is called quickly.
+        tensors = {
+            n: x if type(x) is Tensor else Tensor(x.array)
+            for n, x in values.items()
+            if isinstance(x, Tensor)
+        }
         known = {n: x for n, x in values.items() if n not in tensors}
-        return self._function(tuple(tensors), known), tensors
+        tensors |= {n: as_tensor(x) for n, x in known.items() if _is_real(x)}  # they are data
+        known = {n: x for n, x in known.items() if n not in tensors}
+        counts = {n: x for n, x in known.items() if self._counts and _is_count(x)}
+        known = {n: x for n, x in known.items() if n not in counts}
+        function = self._function(tuple(tensors), known, counts)
+        if counts and function.captures > _MOST_CAPTURES:
+            raise _NeedsNumbers
+        return function, {**tensors, **{n: _carrier(int(x.item())) for n, x in counts.items()}}
 
-    def _function(self, names: tuple[str, ...], known: Mapping[str, Any]) -> Any:
-        key = (names, tuple((n, *_fingerprint(x)) for n, x in known.items()))
+    def _function(
+        self, names: tuple[str, ...], known: Mapping[str, Any], counts: Mapping[str, Any]
+    ) -> Any:
+        shapes = {n: x.shape for n, x in counts.items()}
+        key = (names, *shapes.items(), *((n, *_fingerprint(x)) for n, x in known.items()))
         if key not in self._compiled:
             if len(self._compiled) >= _MOST_KINDS:
                 self._compiled.popitem(last=False)
-            self._compiled[key] = genesis.jit(
-                lambda *tensors: self._computed({**known, **dict(zip(names, tensors, strict=True))})
-            )
+
+            def function(*given: Any) -> tuple[Any, ...]:
+                values = dict(zip((*names, *shapes), given, strict=True))
+                numbers = {n: _counted(values[n], shape) for n, shape in shapes.items()}
+                return self._computed({**known, **values, **numbers})
+
+            self._compiled[key] = genesis.jit(function)
         self._compiled.move_to_end(key)
         return self._compiled[key]
 
@@ -89,6 +123,9 @@ class Piece:
         for place, step in enumerate(self.steps):
             try:
                 args = [scope[n] if n else None for n in step.inputs]
+                # What comes in as texts is other texts the next time.
+                if any(n in values and _is_text(x) for n, x in zip(step.inputs, args, strict=True)):
+                    raise _NeedsContents(place)
                 results = model.computed(step, args, scope, {})
             except CaptureError:
                 raise _NeedsContents(place) from None
@@ -131,6 +168,34 @@ def _carried(x: Any) -> Any:
     return tensor.clone() if isinstance(tensor, Tensor) and tensor.array.steps else tensor
 
 
+def _is_text(x: Any) -> bool:
+    """Whether a value is texts."""
+    return isinstance(x, np.ndarray) and x.dtype == object and not is_symbolic(x)
+
+
+def _is_real(x: Any) -> bool:
+    """Whether a value is real numbers, several of them, which decide no sizes."""
+    several = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.size > 1
+    return several and is_ours(x.dtype)
+
+
+def _is_count(x: Any) -> bool:
+    """Whether a value is a number that can be the size of something."""
+    plain = isinstance(x, np.ndarray) and x.dtype == np.int64 and x.size == 1
+    return plain and 0 <= x.item() < len(_NOTHING)
+
+
+@lru_cache(maxsize=4096)
+def _carrier(number: int) -> Any:
+    """A tensor that says a number by its size: sizes are what programs have symbols for."""
+    return genesis.from_numpy(_NOTHING[: number + 1])
+
+
+def _counted(carrier: Any, shape: tuple[int, ...]) -> Any:
+    """The number that a tensor carries, as an array."""
+    return settled(np.array([carrier.shape[0] - 1, None], object)[:1]).reshape(shape)
+
+
 def _fingerprint(x: Any) -> tuple[Any, ...]:
     if x is None:
         return (None,)
@@ -147,8 +212,11 @@ class Quick(NamedTuple):
 
     def __call__(self, feed: Mapping[str, Any]) -> list[Any] | None:
         """The outputs in the model's order; None if that takes a look at more than pointers."""
-        with no_grad():
+        before, state.enabled = state.enabled, False  # what `no_grad` does takes longer
+        try:
             results = self.run([feed[n] for n in self.inputs])
+        finally:
+            state.enabled = before
         return None if results is None else [results[k] for k in self.order]
 
 
@@ -163,15 +231,15 @@ class Program:
         #: Inputs whose contents decide sizes.
         found = _decisive(self.graph) & set(self.graph.inputs)
         self.decisive = frozenset(n for n in found if _may_decide(self.graph.types.get(n)))
-        # The number of a round may be one: what is the same in every round is a program by itself.
-        parts = _divided(self.graph, self.decisive) if around else [self.graph.steps]
-        self.pieces: list[Piece | Alone] = self._pieces([(part, True) for part in parts])
+        self._read = frozenset(n for step in self.graph.steps for n in reads(step))
+        self._counts = bool(around)  # the number of a round may be one that decides sizes
+        self.pieces: list[Piece | Alone] = self._pieces([(self.graph.steps, True)])
 
     def _pieces(self, parts: list[tuple[list[Step], bool]]) -> list[Piece | Alone]:
         wanted, pieces = set(self.graph.outputs), list[Piece | Alone]()
         for steps, together in reversed(parts):
             if together and steps:
-                pieces.append(Piece(self.model, self._graphs, steps, wanted))
+                pieces.append(Piece(self.model, self._graphs, steps, wanted, self._counts))
             elif steps:
                 pieces.extend(Alone(self.model, self._graphs, step) for step in reversed(steps))
             wanted = wanted | {name for step in steps for name in reads(step) - {""}}
@@ -180,6 +248,8 @@ class Program:
     def quick(self, values: Mapping[str, Any]) -> Quick | None:
         """What computes the outputs of NumPy arrays like these, if that is one program."""
         if len(self.pieces) != 1 or not isinstance(self.pieces[0], Piece):
+            return None
+        if not {*self.graph.outputs} <= {*self.pieces[0].writes}:  # some are constants
             return None
         with no_grad():
             found = self.pieces[0].direct(self._scope(values))
@@ -204,14 +274,32 @@ class Program:
                     place += 1
                 except _NeedsContents as found:
                     self._divide(place, found.place)
+                except _NeedsNumbers:
+                    self._set_apart()
+                    scope, place = self._scope(values, outer), 0
                 except IndexError as error:  # an index that only the contents show to be wrong
                     raise OperatorError(f"{self.model.path}: {error}".lstrip(": ")) from None
             return [scope[name] if name else None for name in self.graph.outputs]
 
     def body(self, values: Mapping[str, Any], outer: Scope) -> list[Any]:
         """The outputs of a graph inside of a node: numbers that decide no sizes are data there."""
-        given = {n: x if n in self.decisive else _as_data(x) for n, x in values.items()}
+        data = self._read - self.decisive
+        given = {n: _as_data(x) if n in data else x for n, x in values.items()}
         return self(given, outer)
+
+    def _set_apart(self) -> None:
+        """From now on have steps that are the same for all numbers be a program by themselves."""
+        self._counts = False
+        late, parts = {*self.decisive}, list[tuple[list[Step], bool]]()
+        for piece in self.pieces:
+            if isinstance(piece, Piece):
+                parts += [(part, True) for part in _divided(piece.steps, late, piece.writes)]
+            else:
+                parts.append((piece.steps, False))
+            for step in piece.steps:
+                if not late.isdisjoint(reads(step)):
+                    late.update(step.outputs)
+        self.pieces = self._pieces(parts)
 
     def _divide(self, place: int, step: int) -> None:
         """From now on have one step of a piece run by itself."""
@@ -231,24 +319,26 @@ def _may_decide(kind: Any) -> bool:
     return not floating or len(kind.tensor_type.shape.dim) < 2
 
 
-def _divided(graph: Graph, decisive: frozenset[str]) -> list[list[Step]]:
+def _divided(
+    steps: Sequence[Step], decisive: Iterable[str], outputs: Iterable[str]
+) -> list[list[Step]]:
     """The steps that do not depend on inputs that decide sizes, and those that do.
 
     With the latter come those that compute sizes for them: what leaves a program is data.
     """
     late, depends = set[int](), {*decisive}
-    for place, step in enumerate(graph.steps):
+    for place, step in enumerate(steps):
         if not depends.isdisjoint(reads(step)):
             late.add(place)
             depends.update(step.outputs)
-    early = {*graph.outputs}  # names that are read before, or outside
-    for place in reversed(range(len(graph.steps))):
-        step = graph.steps[place]
+    early = {*outputs}  # names that are read before, or outside
+    for place in reversed(range(len(steps))):
+        step = steps[place]
         if place not in late and step.host is not None and early.isdisjoint(step.outputs):
             late.add(place)
         if place not in late:
             early |= reads(step)
-    parts = ([s for k, s in enumerate(graph.steps) if (k in late) == which] for which in (0, 1))
+    parts = ([s for k, s in enumerate(steps) if (k in late) == which] for which in (0, 1))
     return [part for part in parts if part]
 
 

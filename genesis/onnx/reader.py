@@ -25,6 +25,11 @@ def load(path: str | os.PathLike[str] | bytes, *, optimize: bool = False) -> Mod
     """
     if isinstance(path, bytes):
         return from_proto(_parsed(path, "the model"), optimize=optimize)
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"onnx.load: a path or bytes, not a {type(path).__name__}; what the `onnx` package "
+            "holds goes to `from_proto`"
+        )
     name = os.fspath(path)
     return from_proto(_parsed(Path(name).read_bytes(), name), name, optimize=optimize)
 

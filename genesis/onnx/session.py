@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from threading import Thread
@@ -25,6 +26,11 @@ from genesis.tensor.tensor import Tensor
 
 _MOST_FORMS = 64  # of inputs that are known
 _type_name = cache(type_name)
+#: What lists of Python's numbers become.
+_DTYPES = {
+    _type_name(np.dtype(kind)): np.dtype(kind)
+    for kind in ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "object"]
+}
 
 
 class NodeArg(NamedTuple):
@@ -55,6 +61,7 @@ class InferenceSession:
         provider_options: Sequence[Any] | None = None,
     ) -> None:
         options = sess_options or SessionOptions()
+        _warn_of(providers)
         if getattr(options, "intra_op_num_threads", 0):
             genesis.set_num_threads(options.intra_op_num_threads)
         level = getattr(options, "graph_optimization_level", GraphOptimizationLevel.ORT_ENABLE_ALL)
@@ -115,7 +122,7 @@ class InferenceSession:
         run_options: Any = None,
     ) -> list[Any]:
         """The outputs with these names, or all, as NumPy arrays."""
-        form = None if output_names else self._form(input_feed)
+        form = None if output_names or type(input_feed) is not dict else self._form(input_feed)
         quick = self._quick.get(form)
         results = None if quick is None else quick(input_feed)
         if results is not None:
@@ -157,6 +164,8 @@ class InferenceSession:
         return [results[n] for n in names]
 
     def _checked(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(feed, Mapping):
+            raise TypeError(f"run: the inputs by name are wanted, not a {type(feed).__name__}")
         values = {}
         for name, value in feed.items():
             if name not in self._expected:
@@ -204,6 +213,16 @@ class InferenceSession:
         binding.run()
 
 
+def _warn_of(providers: Sequence[Any] | None) -> None:
+    """Say that something else computes than was asked for."""
+    known = get_available_providers()
+    for entry in [providers] if isinstance(providers, str) else providers or ():
+        name = entry if isinstance(entry, str) else entry[0]
+        if name not in known:
+            text = f"the provider {name!r} is not available; there are {known}"
+            warnings.warn(f"InferenceSession: {text}", stacklevel=3)
+
+
 def _described(name: str, kind: Any, sizes: Mapping[str, int]) -> NodeArg:
     if kind is None:
         return NodeArg(name, "", [])
@@ -229,7 +248,11 @@ def _fitting(name: str, value: Any, expected: NodeArg) -> Any:
         return value
     if not isinstance(value, Tensor | np.ndarray):
         foreign = hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__")
-        value = genesis.from_dlpack(value) if foreign else np.asarray(value)
+        listed = isinstance(value, list | tuple | int | float) and expected.type in _DTYPES
+        dtype = _DTYPES[expected.type] if listed else None
+        value = genesis.from_dlpack(value) if foreign else np.asarray(value, dtype)
+    if isinstance(value, np.ndarray) and not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
     kind = _type_name(value.dtype)
     if expected.type not in ("", "tensor()", kind):
         raise ValueError(f"run: the input {name!r} is {expected.type}, not {kind}")

@@ -8,15 +8,67 @@ Texts and types that Genesis does not compute in are NumPy arrays, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from genesis import tensor
+from genesis.ir.dtype import as_dtype, int64
 from genesis.ir.size import Size
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.ndarray import wrap
 from genesis.onnx.dtypes import is_ours
 from genesis.tensor.tensor import Tensor
+
+
+class Whole:
+    """A real number that is a symbolic size: loops count in floats, too, and cast back and forth.
+
+    What leaves the whole numbers is a TypeError, and is then computed of known numbers instead.
+    """
+
+    __slots__ = ("dtype", "size")
+
+    def __init__(self, size: Size, dtype: Any) -> None:
+        self.size, self.dtype = size, dtype
+
+    def _with(self, other: Any, how: Callable[[Any, Any], Any]) -> Any:
+        number = _whole_number(other)
+        found = NotImplemented if number is None else how(self.size, number)
+        return Whole(found, self.dtype) if isinstance(found, Size) else found
+
+    def __add__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: a + b)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: a - b)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: b - a)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: a * b)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __lt__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: a < b)
+
+    def __le__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: a <= b)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: a > b)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: a >= b)
+
+
+def _whole_number(x: Any) -> Any:
+    if isinstance(x, Whole):
+        return x.size
+    return int(x) if isinstance(x, int | float) and float(x).is_integer() else None
 
 
 def on_host(x: Any) -> bool:
@@ -28,7 +80,7 @@ def on_host(x: Any) -> bool:
 
 def is_symbolic(x: Any) -> bool:
     """Whether an array holds symbolic sizes."""
-    return x.dtype == object and any(isinstance(n, Size) for n in x.flat)
+    return x.dtype == object and any(isinstance(n, Size | Whole) for n in x.flat)
 
 
 def sizes(shape: Sequence[Any]) -> Any:
@@ -64,10 +116,29 @@ def as_tensor(x: Any) -> Any:
 
 
 def _tensor_of_sizes(x: Any) -> Any:
-    from genesis import full, int64, stack
+    from genesis import stack
 
-    flat = [full((), n, dtype=int64) for n in x.flat]
-    return stack(flat).reshape(x.shape) if x.ndim else flat[0]
+    kinds = [n.dtype for n in x.flat if isinstance(n, Whole)]
+    if kinds:
+        return as_tensor(integers_of(x)).to(as_dtype(kinds[0]))
+    first, *_ = sizes = list(x.flat)
+    apart = [n - first for n in sizes]
+    if all(isinstance(n, int) for n in apart):  # one of them, counted on
+        return _number(first) + tensor(np.array(apart, np.int64).reshape(x.shape))
+    return stack([_number(n) for n in sizes]).reshape(x.shape)
+
+
+def _number(n: Any) -> Any:
+    """A size as a tensor, which knows it when the program runs."""
+    return Tensor(wrap(primitive.extent(n, int64, "cpu")))
+
+
+def integers_of(x: Any) -> Any:
+    """Symbolic sizes that were real numbers, as the integers they are."""
+    numbers = [n if isinstance(n, Size) else _whole_number(n) for n in x.flat]
+    if None in numbers:
+        raise TypeError("a number with a fraction among sizes")
+    return np.array([*numbers, None], object)[:-1].reshape(x.shape)
 
 
 def as_host(x: Any) -> Any:

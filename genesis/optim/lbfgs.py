@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from genesis import ndarray as nd
 from genesis.autograd import enable_grad
 from genesis.ndarray import NDArray
-from genesis.ndarray.core.value import CaptureError, thread
+from genesis.ndarray.core.value import need_contents
 from genesis.optim.optimizer import Group, Optimizer, State
 
 
@@ -72,11 +72,7 @@ class LBFGS(Optimizer):
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
             raise TypeError("LBFGS: step needs a closure that computes the loss and its gradients")
-        if thread.recorder is not None:
-            raise CaptureError(
-                "LBFGS: it looks at numbers, so a step cannot be recorded by genesis.jit; use jit "
-                "for the closure"
-            )
+        need_contents("LBFGS: how far a step goes", "use jit for the closure")
         group = self.param_groups[0]
         state = self.state.setdefault(group["params"][0], {"func_evals": 0, "n_iter": 0})
         result, here = self._evaluate(closure)

@@ -28,7 +28,7 @@ from genesis.autograd import enable_grad, no_grad
 from genesis.ir.dtype import DType, float64
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import CaptureError, Changes, thread, unrecorded, unwatched
-from genesis.ndarray.tracing.counted import Counted
+from genesis.ndarray.tracing.counting_dict import Counted
 from genesis.ndarray.tracing.jit import jit
 from genesis.tensor.tensor import RemovableHook, Tensor, add_hook
 
@@ -164,6 +164,8 @@ class Optimizer:
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Optimize further parameters, with settings of their own where they differ."""
         name = self._name
+        if "params" not in param_group:
+            raise ValueError(f"{name}: a group needs 'params', and has {sorted(param_group)}")
         params = param_group["params"]
         listed = [params] if isinstance(params, Tensor) else list(params)
         names = tuple(p[0] for p in listed if isinstance(p, tuple))
@@ -186,7 +188,7 @@ class Optimizer:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Refuse settings that make no sense; a subclass adds its own."""
-        for name in ("lr", "eps", "weight_decay", "momentum"):
+        for name in ("lr", "eps", "weight_decay", "momentum", "alpha", "lr_decay"):
             value = settings.get(name, 0)
             if isinstance(value, int | float) and not value >= 0:
                 raise ValueError(f"{self._name}: {name} is {value}; it must not be negative")
@@ -418,6 +420,10 @@ class Optimizer:
         Arrays may be tensors, arrays or NumPy arrays. PyTorch's settings of how to execute a step
         are left out: there is one way here.
         """
+        if not {"param_groups", "state"} <= {*state_dict}:
+            raise ValueError(
+                f"load_state_dict: needs 'param_groups' and 'state', got {sorted(state_dict)}"
+            )
         groups = state_dict["param_groups"]
         sizes = [len(g["params"]) for g in groups]
         own = [len(g["params"]) for g in self.param_groups]

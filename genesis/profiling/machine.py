@@ -24,12 +24,12 @@ from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.runtime.runtime import get_num_threads
 from genesis.compiler.build import build
 from genesis.compiler.options import Options
+from genesis.content_store import default, digest
 from genesis.ir import ops
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import DType, encode, float32, float64
 from genesis.ir.kernel import Kernel
 from genesis.ir.node import elementwise
-from genesis.store import default, digest
 
 #: Dependent multiply-adds run side by side, enough to hide how long one takes.
 CHAINS = 12

@@ -14,7 +14,7 @@ from typing import Any
 from genesis.llm import LLM, SamplingParams
 from genesis.llm.engine import Event, TokenLogprobs
 from genesis.llm.loop import Mailbox, Submitted
-from genesis.llm.prefix import Chain
+from genesis.llm.prefix_cache import Chain
 from genesis.serve.body import Body, depth
 from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Meter, Tier

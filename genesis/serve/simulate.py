@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from genesis.llm.loading import POLICIES
-from genesis.llm.pages import Group, PagePool
-from genesis.llm.prefix import PrefixCache
+from genesis.llm.pages import PageGroup, PagePool
+from genesis.llm.prefix_cache import PrefixCache
 from genesis.llm.request import Continuation, Limits, Refused, Request, Step
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.step_time import Size, StepTime
@@ -146,7 +146,7 @@ class Replica:
         self._result = result
         self._times = StepTime(system.costs)
         self._times.steps = 1000  # they are known
-        groups = [Group(n, w) for n, w in zip(system.pages, system.windows, strict=True)]
+        groups = [PageGroup(n, w) for n, w in zip(system.pages, system.windows, strict=True)]
         pool = PagePool(system.page_size, groups)
         cache = PrefixCache(pool, POLICIES[system.policy])
         limits = Limits(system.context, system.step_tokens, system.sequences, 1 << 30)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from genesis import ndarray as nd
+from genesis.functional.error_messages import called, worded
 from genesis.functional.no_gradient import unrelated
 from genesis.ir.dtype import (
     DType,
@@ -191,6 +192,8 @@ def scalar_tensor(
 
 # ---- one number
 
+_filled = worded(nd.full)
+
 
 def full(
     size: Any,
@@ -207,6 +210,8 @@ def full(
     tensor([[7, 7],
             [7, 7]])
     """
+    if isinstance(fill_value, str | bytes | list | tuple | dict | None):
+        raise TypeError(f"full: fill_value is one number, not a {type(fill_value).__name__}")
     if isinstance(fill_value, Tensor):
         dtype = fill_value.dtype if dtype is None else dtype
         array = nd.expand(nd.asarray(fill_value.array, dtype, device), _sizes((size,))).copy()
@@ -215,7 +220,7 @@ def full(
         dtype = _default.dtype
     if dtype is None and isinstance(fill_value, complex):
         dtype = _default.dtype.complex
-    return Tensor(nd.full(size, fill_value, dtype, device), requires_grad)
+    return Tensor(_filled(size, fill_value, dtype, device), requires_grad)
 
 
 def zeros(
@@ -262,6 +267,8 @@ def full_like(
     requires_grad: bool = False,
 ) -> Tensor:
     """A tensor like `input`, of one number."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{called('full_like')}: expected a tensor, got {type(input).__name__}")
     return full(
         input.shape,
         fill_value,
@@ -428,6 +435,9 @@ def randn(
     return Tensor(drawn, requires_grad)
 
 
+_integers = worded(random.integers)
+
+
 def randint(
     low: int,
     high: Any,
@@ -442,7 +452,7 @@ def randint(
     if size is None:
         low, high, size = 0, low, high
     source = _source(generator, device)
-    drawn = random.integers(low, high, size, as_dtype(dtype), source)
+    drawn = _integers(low, high, size, as_dtype(dtype), source)
     return Tensor(drawn, requires_grad)
 
 
@@ -474,7 +484,7 @@ def randperm(
 ) -> Tensor:
     """The numbers from 0 to below `n` in random order."""
     source = _source(generator, device)
-    keys = random.integers(-(2**63), 2**63 - 1, n, generator=source)
+    keys = _integers(-(2**63), 2**63 - 1, n, generator=source)
     return Tensor(nd.astype(nd.argsort(keys), as_dtype(dtype)))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from mmap import mmap
+from sys import getrefcount
 from typing import Any
 from weakref import ref
 
@@ -23,8 +24,9 @@ from genesis import functional
 from genesis.autograd import mode, tape
 from genesis.autograd.tape import Creator, Hook
 from genesis.functional import indexing
+from genesis.functional.error_messages import WRONG, reword_index
 from genesis.functional.function import install, plain
-from genesis.functional.movement import Overwrite, view_through
+from genesis.functional.movement import Overwrite, View
 from genesis.ndarray import NDArray, asarray, full
 from genesis.ndarray import all as all_of
 from genesis.ndarray import any as any_of
@@ -35,7 +37,8 @@ from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import Changes, Extended, Recorder, thread
 from genesis.ndarray.ops.indexing import setitem
 from genesis.ndarray.tracing.python_objects import opaque
-from genesis.tensor.contents import Contents
+from genesis.tensor.assigned_data import TEMPORARY, are_own
+from genesis.tensor.conversion_and_fill import Contents
 from genesis.tensor.formats import Size
 from genesis.tensor.methods import Methods
 from genesis.tensor.operators import Operators
@@ -97,10 +100,19 @@ class Tensor(Contents, Methods, Operators):
             self.requires_grad = True
 
     @staticmethod
-    def made(array: NDArray, creator: Creator, slot: int) -> Tensor:
-        """Result `slot` of an operation on the tape."""
-        x = Tensor(array)
-        x._creator, x.slot = creator, slot
+    def made(array: NDArray, creator: Creator | None, slot: int) -> Tensor:
+        """Result `slot` of an operation, on the tape if there is a creator."""
+        x = Tensor.__new__(Tensor)  # every operation makes one: field by field is quicker
+        x.array = array
+        x.slot = slot
+        x.hooks = []
+        x.accumulated = []
+        x._base = None
+        x._inference = mode.state.inference
+        x._creator = creator
+        x._generation = x._seen = 0
+        x._wanted = False
+        x._gradient = None
         return x
 
     # ---- the tape
@@ -119,8 +131,9 @@ class Tensor(Contents, Methods, Operators):
         if base is not None and base._generation != self._seen:
             # Somebody wrote to the storage: this is a view of what the base has become.
             with mode.enable_grad():
-                fresh = view_through(base, self._steps)
-            self._creator, self.slot, self._seen = fresh._creator, fresh.slot, base._generation
+                fresh = View.apply(base, self._steps)
+            self._seen = base._generation
+            self._make_by(fresh)
         return self._creator
 
     grad_fn = creator
@@ -160,7 +173,8 @@ class Tensor(Contents, Methods, Operators):
             return
         if wanted and not (self.dtype.is_float or self.dtype.is_complex):
             raise RuntimeError(
-                f"only floating point and complex tensors can require gradients, not {self.dtype}"
+                "requires_grad: only floating point and complex tensors can require gradients, "
+                f"not {self.dtype}"
             )
         if wanted is not self._wanted:
             Changes.count += 1
@@ -247,9 +261,7 @@ class Tensor(Contents, Methods, Operators):
     @property
     def retains_grad(self) -> bool:
         """Whether the gradient is kept though this is no leaf."""
-        creator = self.creator
-        kept = None if creator is None else creator.retained.get(self.slot)
-        return kept is not None and kept() is self
+        return self.creator is not None and _keeps_gradient(self)
 
     def detach(self) -> Tensor:
         """The same storage, apart from the graph."""
@@ -270,13 +282,21 @@ class Tensor(Contents, Methods, Operators):
 
     @data.setter
     def data(self, value: Tensor) -> None:
+        temporary = getrefcount(value) == TEMPORARY and thread.recorder is None
+        if temporary and are_own(self.array, value.array):
+            # ``p.data = p.data * c``: nobody can tell that from a write, which recordings follow.
+            self.array.storage.write(value.array.storage.actual)
+            return
         thread.listener.writing(self, "array", value.array)
         Changes.count += 1
         self.array = value.array
 
     # ---- writing
-    def overwrite(self, new: Any) -> Tensor:
-        """Write an expression of this shape; the tape sees it as an operation on the base."""
+    def overwrite(self, new: Any, made_for_it: bool = False) -> Tensor:
+        """Write an expression of this shape; the tape sees it as an operation on the base.
+
+        What was `made_for_it` nobody else has: what made that has made this tensor now.
+        """
         _array_of(self)
         fresh = self._given(new)
         if not self._records(fresh):
@@ -290,30 +310,35 @@ class Tensor(Contents, Methods, Operators):
             fresh = functional.cast(fresh, self.dtype)
         if fresh.shape != self.shape:
             fresh = functional.expand(fresh, self.shape)
-        if fresh.creator is None:  # a leaf stays one: what is written is an operation on it
+        if fresh.creator is None or (fresh is new and not made_for_it):
+            # A leaf stays one, and what others have keeps gradients of its own.
             fresh = Overwrite.apply(self, fresh, ())
         base = self.base
         if base is None:
             self.array.assign(fresh.array)
             self._generation += 1
+            self._now_made_by(fresh)
         else:
             updated = Overwrite.apply(base, fresh, self._steps)
             self.array.assign(fresh.array)
             base._now_made_by(updated)
             base._generation += 1
-            self._seen = base._generation
-        self._now_made_by(fresh)
+            if _keeps_gradient(self):
+                self.creator  # noqa: B018 - it is a view of what the base is now
         return self
 
     def _now_made_by(self, fresh: Tensor) -> None:
         """Take over the creator of what was written; a gradient that is kept is the new one's."""
-        keeps = self.retains_grad
         thread.listener.writing(self, "_creator", fresh.creator)
         Changes.count += 1
-        if self._creator is not None and keeps:
-            del self._creator.retained[self.slot]
-        self._creator, self.slot = fresh.creator, fresh.slot
+        self._make_by(fresh)
+
+    def _make_by(self, fresh: Tensor) -> None:
+        before, slot = self._creator, self.slot
+        keeps = _keeps_gradient(self)
+        self._creator, self.slot = fresh._creator, fresh.slot
         if keeps:
+            del before.retained[slot]  # type: ignore[union-attr]
             self.retain_grad()
 
     def _given(self, new: Any) -> Tensor:
@@ -374,7 +399,7 @@ class Tensor(Contents, Methods, Operators):
             raise RuntimeError(
                 f"{name}: a result of {result.dtype} cannot be written to a tensor of {self.dtype}"
             )
-        return self.overwrite(result)
+        return self.overwrite(result, made_for_it=True)
 
     def _become(self, name: str, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Turn into a view of what this tensor is now."""
@@ -394,20 +419,35 @@ class Tensor(Contents, Methods, Operators):
 
     # ---- indexing
     def __getitem__(self, key: Any) -> Tensor:
-        found: Tensor = indexing.getitem(self, key)
+        try:
+            found: Tensor = indexing.getitem(self, key)
+        except WRONG as error:
+            reword_index(error)
+            raise
         return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         _array_of(self)
+        if key is False:  # nothing is chosen
+            return
         parsed = indexing.parse(self, key)
         view: Tensor = parsed.view
         fresh = view._given(value)
+        if view.array.steps == self.array.steps:  # a view of everything is the tensor itself
+            view = self
         if parsed.arrays:
-            view.overwrite(indexing.put_at(parsed, fresh))
+            view.overwrite(indexing.put_at(parsed, fresh), made_for_it=True)
         elif self._records(fresh):
             view.overwrite(fresh)
         else:
-            setitem(self.array, parsed.key, fresh.array)
+            self._set(parsed.key, fresh)
+
+    def _set(self, key: Any, fresh: Tensor) -> None:
+        try:
+            setitem(self.array, key, fresh.array)
+        except WRONG as error:
+            reword_index(error)
+            raise
 
     def __len__(self) -> int:
         return len(self.array)
@@ -606,6 +646,12 @@ def _given_data(data: Any, requires_grad: Any, sizes: tuple[int, ...]) -> tuple[
     if isinstance(data, list | tuple):
         return asarray(np.asarray(data, np.float32)), requires_grad
     return asarray(data), requires_grad
+
+
+def _keeps_gradient(x: Tensor) -> bool:
+    """Whether a tensor keeps its gradient though it is no leaf, by what has made it so far."""
+    kept = None if x._creator is None else x._creator.retained.get(x.slot)
+    return kept is not None and kept() is x
 
 
 def _array_of(x: Tensor) -> NDArray:

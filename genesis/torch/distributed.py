@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from genesis.torch.device.contents import from_host, name_of_device, write
+from genesis.torch.device.storage_contents import from_host, name_of_device, write
 
 _AVERAGE = 1  # as C++ numbers reductions; gloo knows none
 #: Kernels last as long as the library that has them.

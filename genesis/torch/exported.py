@@ -7,15 +7,17 @@ have in PyTorch. Gradients do not go through it.
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
-from genesis import arange, functional, nn, zeros
+from genesis import arange, from_numpy, functional, nn, zeros
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.tensor.tensor import Tensor
 from genesis.torch.aten import implementations, name_of
@@ -36,6 +38,11 @@ def _grouped(x: NDArray, weight: NDArray, ends: NDArray) -> Any:
     return functional.where(own, each, zeros((), dtype=each.dtype)).sum(0).array
 
 
+#: Operators on sizes, of programs whose sizes are open.
+_SIZES: dict[str, Callable[..., Any]] = {
+    "aten::sym_size.int": lambda x, axis: x.shape[axis],
+    "aten::sym_numel": lambda x: math.prod(x.shape),
+}
 #: Operators of other libraries that exported programs have.
 _OTHERS = {"transformers::grouped_mm_fallback": _grouped}
 
@@ -51,7 +58,7 @@ def _rules() -> dict[Any, Any]:
 
 
 def _is_known(name: str) -> bool:
-    return name in implementations or name in _OTHERS or name.startswith(_REMARKS)
+    return name in implementations or name in _OTHERS or name in _SIZES or name.startswith(_REMARKS)
 
 
 class FromTorch(nn.Module):
@@ -78,7 +85,6 @@ class FromTorch(nn.Module):
             k for k, spec in enumerate(signature.output_specs)
             if spec.kind in kept and not isinstance(spec.arg, ConstantArgument)
         ]  # fmt: skip
-        self._spec = program.call_spec.in_spec
         self.eval()
 
     def _keep(self, name: str, value: torch.Tensor, trained: bool) -> None:
@@ -100,18 +106,19 @@ class FromTorch(nn.Module):
             )
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        """The results of the program, in a tuple if there are several."""
+        """The results of the program, in a tuple if there are several.
+
+        Inputs are tensors, of Genesis or PyTorch, or arrays of NumPy, and have the sizes that the
+        program was made for; those that `torch.export` was told to leave open may have any.
+        """
         flat = list(torch.utils._pytree.tree_leaves((args, named)))
         if len(flat) != len(self._inputs):
             raise ValueError(f"from_torch: {len(flat)} inputs, the program has {len(self._inputs)}")
         known: dict[Any, Any] = {}
-        given = {
-            spec.name: x.array if isinstance(x, Tensor) else x
-            for spec, x in zip(self._inputs, flat, strict=True)
-        }
+        given = {spec.name: _as_given(x) for spec, x in zip(self._inputs, flat, strict=True)}
         for node in self.graph.nodes:
             if node.op == "placeholder":
-                known[node] = self._given(node.name, given)
+                known[node] = self._given(node.name, given, node.meta.get("val"))
             elif node.op == "call_function":
                 known[node] = _called(node, known)
             elif node.op == "output":
@@ -119,25 +126,57 @@ class FromTorch(nn.Module):
                 return results[0] if len(results) == 1 else tuple(results)
         return ()
 
-    def _given(self, name: str, given: Mapping[str, Any]) -> Any:
+    def _given(self, name: str, given: Mapping[str, Any], expected: Any) -> Any:
         if name not in self._weights:
+            _require_fitting(name, given[name], expected)
             return given[name]
         target = self._weights[name]
         homes = (self._parameters, self._buffers)
         return next(home[target] for home in homes if target in home).array
 
 
+def _as_given(x: Any) -> Any:
+    """An input as kernels take it."""
+    if isinstance(x, torch.Tensor):
+        return as_array(x.detach().contiguous())
+    if isinstance(x, np.ndarray):
+        return from_numpy(x).array
+    return x.array if isinstance(x, Tensor) else x
+
+
+def _require_fitting(name: str, x: Any, expected: Any) -> None:
+    """Refuse an input of other sizes or another type than the program was made for."""
+    if not isinstance(expected, torch.Tensor):
+        return
+    if not isinstance(x, NDArray):
+        raise TypeError(f"from_torch: the input {name!r} is a tensor, not a {type(x).__name__}")
+    sizes = list(expected.shape)
+    fits = len(sizes) == x.ndim and all(
+        isinstance(n, torch.SymInt) or n == m for n, m in zip(sizes, x.shape, strict=True)
+    )
+    if not fits or x.dtype is not as_dtype(expected.dtype):
+        raise ValueError(
+            f"from_torch: the program was made for an input {name!r} of "
+            f"{as_dtype(expected.dtype)}{sizes}, not {x.dtype}{list(x.shape)}; sizes are open "
+            "where `dynamic_shapes` of torch.export says so"
+        )
+
+
 def _called(node: Any, known: Mapping[Any, Any]) -> Any:
     if node.target is operator.getitem:
         return known[node.args[0]][node.args[1]]
+    args, kwargs = arguments(node.args, node.kwargs, lambda x: known.get(x))
+    if not isinstance(node.target, torch._ops.OpOverload):  # of Python, with sizes
+        return node.target(*args, **kwargs)
     name = name_of(node.target)
     if name.startswith(_REMARKS):
         return None
-    args, kwargs = arguments(node.args, node.kwargs, lambda x: known.get(x))
-    kernel: Any = _OTHERS.get(name) or implementations[name]
+    kernel: Any = _OTHERS.get(name) or _SIZES.get(name) or implementations[name]
     result, expected = kernel(*args, **kwargs), node.meta.get("val")
     if isinstance(expected, torch.Tensor):
         return _as(result, expected)
+    if not isinstance(expected, list | tuple):
+        return result
     return [
         _as(x, want) if isinstance(want, torch.Tensor) else x
         for x, want in zip(result, expected, strict=True)
@@ -157,10 +196,15 @@ def _result(x: Any) -> Any:
 def from_torch(program: Any, *example: Any, **named: Any) -> FromTorch:
     """A program of `torch.export`, or a module of PyTorch with an example of its inputs."""
     if isinstance(program, torch.nn.Module):
+        if not example and not named:
+            raise TypeError("from_torch: an example of the module's inputs is needed")
         with torch.no_grad():
             program = torch.export.export(program.eval(), example, named)
     if not isinstance(program, ExportedProgram):
-        raise TypeError(f"from_torch: a program of torch.export, not {type(program).__name__}")
+        raise TypeError(
+            "from_torch: a module of PyTorch or a program of torch.export, not a "
+            f"{type(program).__name__}"
+        )
     return FromTorch(program)
 
 

@@ -7,7 +7,7 @@ from genesis.train.checkpoint_files import Checkpoint
 from genesis.train.checkpoints import Checkpoints, CheckpointWarning
 from genesis.train.loop import Training, fit
 from genesis.train.search import Trial, Uniform, search
-from genesis.train.tasks import GradNorm, PCGrad, UncertaintyWeighting
+from genesis.train.multi_task import GradNorm, PCGrad, UncertaintyWeighting
 
 __all__ = [
     "AdaptiveBatch", "Callback", "Checkpoint", "CheckpointWarning", "Checkpoints", "Curriculum",

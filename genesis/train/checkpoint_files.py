@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from genesis.content_store import digest, replace_file
 from genesis.ndarray import NDArray, from_numpy
 from genesis.serialization import BadFile, flattened, open_table, restored, save
-from genesis.store import digest, replace_file
 from genesis.tensor.tensor import Tensor
 
 _TEXT = re.compile(r"step-(\d{8,})\.json")

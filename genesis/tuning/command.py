@@ -8,8 +8,8 @@ from pathlib import Path
 from genesis.backends import get
 from genesis.compiler import tuned
 from genesis.compiler.schedule.decisions import Decisions
+from genesis.content_store import generation, replace_file
 from genesis.profiling.command import run_script
-from genesis.store import generation, replace_file
 from genesis.tuning.jobs import jobs
 from genesis.tuning.tuner import tune_jobs
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from genesis.compiler.tuned import BadRecords, read_bounded
-from genesis.store import default, locked, replace_file
+from genesis.content_store import default, locked, replace_file
 from genesis.tuning.search import Samples
 
 #: Measurements that are kept for a chip.

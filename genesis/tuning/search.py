@@ -21,8 +21,8 @@ from genesis.compiler.options import Options
 from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.decisions import Choice, Decisions, deciding
 from genesis.compiler.verify.kernel import UnprovenKernel
+from genesis.content_store import digest
 from genesis.ir.kernel import Kernel
-from genesis.store import digest
 from genesis.tuning.jobs import Job
 from genesis.tuning.measure import Bench, Candidate, wins
 from genesis.tuning.model import CostModel, Features, features

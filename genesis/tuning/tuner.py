@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from genesis.compiler.report import flops, traffic
 from genesis.compiler.tuned import Tuned, database, decisions_for, target_of
+from genesis.content_store import generation
 from genesis.ndarray.core.realisation import forget_programs
 from genesis.profiling.machine import Machine, this_machine
-from genesis.store import generation
 from genesis.tuning.history import add_samples, load_samples
 from genesis.tuning.jobs import Job, jobs
 from genesis.tuning.measure import Bench

@@ -21,7 +21,7 @@ from genesis.profiling.machine import Machine, this_machine
 from genesis.profiling.profiler import Profile, Runs
 from genesis.profiling.roofline import svg
 from genesis.view.graphs import Graphs
-from genesis.view.runs import Curve, read_runs
+from genesis.view.tensorboard import Curve, read_runs
 
 #: Programs, moments of the timeline and points of a curve that are kept.
 PROGRAMS, MOMENTS, POINTS = 200, 20_000, 2_000

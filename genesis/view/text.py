@@ -8,7 +8,7 @@ from typing import Any
 
 from genesis.profiling.table import aligned, duration, places
 from genesis.view.recording import Recording
-from genesis.view.runs import Curve
+from genesis.view.tensorboard import Curve
 
 #: Characters of a curve, and rules of a stage that are named.
 WIDTH, RULES = 60, 8

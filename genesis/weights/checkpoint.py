@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -130,6 +130,8 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
     place = Path(path)
     if place.is_dir():
         return _open_folder(place)
+    if place.name.endswith(".index.json"):  # what one of several files is named by
+        return _open_folder(place.parent)
     if place.suffix == ".gguf":
         return _open_gguf(place)
     if place.suffix in _ARRAYS:
@@ -171,8 +173,13 @@ def _open_folder(folder: Path) -> Weights:
         stored = _tensors(folder / _SINGLE)
     else:
         files = sorted(f for end in ("safetensors", "gguf") for f in folder.glob(f"*.{end}"))
+        pickles = sorted(folder.glob("pytorch_model*.bin"))
+        if not files and pickles:
+            return Weights(_in_memory(_joined(pickles)), config)
         if not files:
-            raise FileNotFoundError(f"open_weights: {folder} has no safetensors and no GGUF file")
+            raise FileNotFoundError(
+                f"open_weights: {folder} has no safetensors, no GGUF file and no pytorch_model.bin"
+            )
         if files[0].suffix == ".gguf":
             return _open_gguf(files[0])
         if len(files) > 1:
@@ -181,6 +188,18 @@ def _open_folder(folder: Path) -> Weights:
             )
         stored = _tensors(files[0])
     return Weights(_quantised(folder, stored, config), config)
+
+
+def _joined(files: Sequence[Path]) -> dict[str, Any]:
+    """The tensors of several files of PyTorch's."""
+    found: dict[str, Any] = {}
+    for file in files:
+        arrays = open_pickle(file)
+        twice = found.keys() & arrays.keys()
+        if twice:
+            raise BadFile(f"open_weights: {sorted(twice)[0]!r} is in {file.name} and another file")
+        found |= arrays
+    return found
 
 
 def _indexed(folder: Path) -> dict[str, Stored]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from genesis.content_store import replacing
 from genesis.ndarray import from_numpy
 from genesis.serialization import require_place, save
-from genesis.store import replacing
 from genesis.tensor.tensor import Tensor
 from genesis.weights.checkpoint import open_weights
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from genesis.compress import Codes
+from genesis.content_store import replacing
 from genesis.serialization import BadFile
-from genesis.store import replacing
 from genesis.weights.gguf_types import BY_NAME, TYPES, UNREAD, BlockType, Encoded
 
 _MAGIC = b"GGUF"

@@ -1,10 +1,11 @@
 """Checkpoints of PyTorch: `.pt`, `.pth` and `.bin` files, read without executing anything.
 
-Such a file is a zip archive with a pickle and the bytes of the tensors. A pickle is a program for a
-stack machine whose instructions can call any function; so Python's own reader is not used. The one
-here knows the instructions that data needs, and a fixed list of what may be called: what rebuilds a
-tensor from its storage, and `OrderedDict`. Everything else is refused by its name. Memory is
-bounded by the file: a tensor is a view of the bytes that are there.
+Such a file is a zip archive with a pickle and the bytes of the tensors; before PyTorch 1.6 it was a
+row of pickles, and the bytes behind them. A pickle is a program for a stack machine whose
+instructions can call any function; so Python's own reader is not used. The one here knows the
+instructions that data needs, and a fixed list of what may be called: what rebuilds a tensor from
+its storage, and `OrderedDict`. Everything else is refused by its name. Memory is bounded by the
+file: a tensor is a view of the bytes that are there, mapped where it is an archive.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ _STORAGES = {
     "BFloat16Storage": dtypes.bfloat16, "LongStorage": dtypes.int64, "IntStorage": dtypes.int32,
     "ShortStorage": dtypes.int16, "CharStorage": dtypes.int8, "ByteStorage": dtypes.uint8,
     "BoolStorage": dtypes.bool_, "ComplexFloatStorage": dtypes.complex64,
-    "ComplexDoubleStorage": dtypes.complex128,
+    "ComplexDoubleStorage": dtypes.complex128, "UntypedStorage": dtypes.uint8,
 }  # fmt: skip
+#: How a file from before PyTorch 1.6 begins: a pickle of this number.
+_OLD_START = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+_ENTRY = struct.Struct("<26xHH")  # before the bytes of an entry of a zip archive
 
 
 #: What the library for zip archives raises when one is damaged.
@@ -60,15 +64,19 @@ def open_pickle(path: Path) -> dict[str, Any]:
     """The tensors of a checkpoint by name, as NumPy arrays on the file's bytes."""
     with open(path, "rb") as file:
         try:
+            if file.read(len(_OLD_START)) == _OLD_START:
+                return _named(_read_old(path), path)
             with zipfile.ZipFile(file) as archive:
                 return _named(_read(archive, path), path)
-        except BadFile:
+        except (BadFile, FileNotFoundError, PermissionError):
             raise
         except _DAMAGE as error:
-            raise BadFile(
-                f"{path} is no checkpoint of torch.save: {error}; files older than PyTorch 1.6 are "
-                "not read, save them again"
-            ) from None
+            raise BadFile(f"{path} is no checkpoint of torch.save: {error}") from None
+
+
+def _mapped(path: Path) -> Any:
+    """The bytes of a file."""
+    return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 def _read(archive: zipfile.ZipFile, path: Path) -> Any:
@@ -76,20 +84,60 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Any:
     if len(entries) != 1 or entries[0].file_size > _LONGEST_PICKLE:
         raise BadFile(f"{path} is no checkpoint of torch.save: it has no data.pkl")
     folder = entries[0].filename.removesuffix("data.pkl")
-    size = path.stat().st_size
+    mapped = _mapped(path)
 
     def storage(key: str, dtype: dtypes.DType, count: int) -> Storage:
         found = archive.getinfo(f"{folder}data/{key}")
-        if found.compress_type != zipfile.ZIP_STORED or found.file_size > size:
+        if found.compress_type != zipfile.ZIP_STORED:
             raise BadFile(
                 f"{path}: the storage {key!r} is compressed, which torch.save does not do"
             )
-        contents = np.frombuffer(archive.read(found), np.uint8)
+        head = mapped[found.header_offset : found.header_offset + _ENTRY.size].tobytes()
+        lengths = _ENTRY.unpack(head)  # of the name, and of what is said besides
+        begin = found.header_offset + _ENTRY.size + sum(lengths)
+        contents = mapped[begin : begin + found.file_size]
         if len(contents) < count * dtype.itemsize:
             raise BadFile(f"{path}: the storage {key!r} has {len(contents)} bytes, too few")
+        if zlib.crc32(contents) != found.CRC:
+            raise BadFile(f"{path}: the storage {key!r} is damaged")
         return Storage(dtype, contents)
 
     return _Machine(archive.read(entries[0]), path, storage).run()
+
+
+def _read_old(path: Path) -> Any:
+    """What a file from before PyTorch 1.6 holds: pickles, then the storages in their order.
+
+    The pickles are a number that says what it is, a version, sizes of the machine, what was saved,
+    and the keys of the storages; each storage says how many elements it has.
+    """
+    mapped = _mapped(path)
+    wanted: dict[str, tuple[dtypes.DType, Storage]] = {}
+    at, parts = 0, []
+
+    def storage(key: str, dtype: dtypes.DType, count: int) -> Storage:
+        # Tensors are made before the bytes are found: they are given a place to be filled.
+        known = sum(len(found.contents) for _, found in wanted.values())
+        if not 0 <= count * dtype.itemsize <= len(mapped) - known:
+            raise BadFile(f"{path}: the storage {key!r} of {count} elements does not fit into it")
+        wanted[key] = dtype, Storage(dtype, np.zeros(count * dtype.itemsize, np.uint8))
+        return wanted[key][1]
+
+    for _ in range(5):
+        machine = _Machine(mapped[at : at + _LONGEST_PICKLE].tobytes(), path, storage)
+        parts.append(machine.run())
+        at += machine.length
+    if not isinstance(parts[4], list) or {*map(str, parts[4])} != wanted.keys():
+        raise BadFile(f"{path}: its storages are others than its tensors need")
+    for key in map(str, parts[4]):
+        dtype, (_, contents) = wanted[key]
+        (count,) = np.frombuffer(mapped[at : at + 8].tobytes(), "<i8")
+        found = mapped[at + 8 : at + 8 + len(contents)]
+        if count * dtype.itemsize != len(contents) or len(found) != len(contents):
+            raise BadFile(f"{path}: the storage {key!r} has {count} elements, or is cut off")
+        contents[:] = found
+        at += 8 + len(contents)
+    return parts[3]
 
 
 class _Machine:
@@ -103,18 +151,23 @@ class _Machine:
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
         self._storages: dict[str, Storage] = {}
+        self.length = 0  #: how many bytes the pickle has, when it has run
 
     def fail(self, text: str) -> BadFile:
         """The exception for a pickle that does more than hold tensors."""
-        return BadFile(f"{self.path}: its pickle {text}; only tensors and plain data are read")
+        return BadFile(
+            f"{self.path}: its pickle {text}; only tensors and plain data are read: save a "
+            "state_dict"
+        )
 
     def run(self) -> Any:
         """What the pickle describes."""
         try:
-            for count, (opcode, argument, _) in enumerate(pickletools.genops(self.program)):
+            for count, (opcode, argument, at) in enumerate(pickletools.genops(self.program)):
                 if count > _MOST_ITEMS:
                     raise self.fail("is too long")
                 if opcode.name == "STOP":
+                    self.length = (at or 0) + 1
                     return self.stack.pop()
                 self._step(opcode.name, argument)
         except BadFile:
@@ -217,7 +270,14 @@ class _Machine:
 
     def _binpersid(self, _: Any) -> None:
         match self.stack.pop():
-            case ("storage", _Named("torch", kind), str(key), _, int(count)) if kind in _STORAGES:
+            case (
+                "storage",
+                _Named("torch" | "torch.storage", kind),
+                str(key),
+                _,
+                int(count),
+                *rest,
+            ) if kind in _STORAGES and not any(rest):
                 if key not in self._storages:
                     self._storages[key] = self._open(key, _STORAGES[kind], count)
                 self.stack.append(self._storages[key])
@@ -232,9 +292,17 @@ class _Machine:
             raise self.fail(f"calls {name}")
         self.stack.append(known(*arguments))
 
+    def _newobj(self, _: Any) -> None:
+        _, kind = self.stack.pop(), self.stack.pop()
+        if kind != _Named("argparse", "Namespace"):  # what a training was started with
+            name = ".".join(kind) if isinstance(kind, _Named) else repr(kind)[:80]
+            raise self.fail(f"makes a {name}")
+        self.stack.append(None)
+
     def _build(self, _: Any) -> None:
         state = self.stack.pop()  # attributes of an ordered dictionary, which nobody needs
-        if not isinstance(self.stack[-1], dict) or not isinstance(state, dict):
+        plain = isinstance(self.stack[-1], dict) and isinstance(state, dict)
+        if not plain and self.stack[-1] is not None:
             raise self.fail("sets the state of an object")
 
 
@@ -278,12 +346,29 @@ def _tensor(storage: Any, offset: int, shape: Any, strides: Any, *_: Any) -> Any
     )
 
 
+def _typed(
+    storage: Any, offset: int, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, *_: Any
+) -> Any:
+    """A tensor of a type that has no storage of its own: 8-bit floats, and unsigned integers."""
+    if not isinstance(storage, Storage) or not isinstance(dtype, _Named):
+        raise ValueError("a tensor without storage, or without a type")
+    return _tensor(Storage(dtypes.as_dtype(dtype.name), storage.contents), offset, shape, strides)
+
+
 _CALLS: dict[_Named, Callable[..., Any]] = {
     _Named("collections", "OrderedDict"): lambda *items: dict(*items),
     _Named("torch._utils", "_rebuild_tensor"): _tensor,
     _Named("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    _Named("torch._utils", "_rebuild_tensor_v3"): _typed,
     _Named("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     _Named("torch", "Size"): lambda sizes: tuple(sizes),
+    # What trainings keep beside tensors, and no weight: nothing is made of it.
+    _Named("torch", "device"): lambda *_: None,
+    _Named("_codecs", "encode"): lambda *_: None,
+    _Named("numpy", "dtype"): lambda *_: None,
+    _Named("numpy.core.multiarray", "scalar"): lambda *_: None,
+    _Named("numpy._core.multiarray", "scalar"): lambda *_: None,
+    _Named("collections", "defaultdict"): lambda *_: {},
 }
 
 

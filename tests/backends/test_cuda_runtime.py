@@ -29,7 +29,7 @@ from genesis.backends.base import (
 )
 from genesis.backends.gpu import backend as cuda_backend
 from genesis.backends.gpu.backend import CUDABackend
-from genesis.backends.gpu.entry import evaluated, parsed
+from genesis.backends.gpu.launch_entry import evaluated, parsed
 from genesis.backends.gpu.runtime import arena as arena_module
 from genesis.backends.gpu.runtime import nvidia, program
 from genesis.backends.gpu.runtime.arena import Arena

@@ -73,6 +73,37 @@ def test_loops_views_and_the_host_have_their_part() -> None:
     )
 
 
+def test_what_it_does_while_a_function_is_recorded_is_not_the_functions() -> None:
+    """Not even where it lies beside what the user writes, as a package under development does."""
+
+    @genesis.jit
+    def f(x: genesis.Tensor) -> genesis.Tensor:
+        return x + genesis.tensor([1.0, 2.0], device="loops")
+
+    assert f(genesis.ones(2, device="loops")).tolist() == [2.0, 3.0]
+
+
+def test_arrays_of_nothing() -> None:
+    assert genesis.tensor([], device="loops").tolist() == []
+    assert genesis.zeros(0, 2, device="loops")[:, 1].tolist() == []
+    assert genesis.zeros(0, 3, device="loops").sum(0).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_what_is_looked_at_stays() -> None:
+    """An array on the memory keeps it, though the tensor has gone."""
+    seen = [(genesis.arange(1000, device="loops") + k).numpy() for k in range(20)]
+    for k, x in enumerate(seen):
+        np.testing.assert_array_equal(x, np.arange(1000) + k)
+
+
+def test_views_that_go_backwards() -> None:
+    x = np.arange(12.0, dtype=np.float32).reshape(4, 3)
+    found = genesis.from_numpy(x[::-1, ::-1]).to("loops")
+    np.testing.assert_array_equal((found + 0).numpy(), x[::-1, ::-1])
+    y = genesis.arange(12, device="loops").reshape(4, 3).flip(1)
+    np.testing.assert_array_equal(y.T.numpy(), np.arange(12).reshape(4, 3)[:, ::-1].T)
+
+
 def test_kernels_are_proven_and_run_as_lowering_leaves_them() -> None:
     x = genesis.ones(2, 3, device="loops")
     report = genesis.explain(lambda x: (x * x).sum(1), x)

@@ -12,8 +12,8 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.gpu.compile import compile, resources
 from genesis.backends.gpu.library import NATIVE_CALLS
+from genesis.backends.gpu.library.segment_sums import Sums
 from genesis.backends.gpu.library.sort import LONG, RUN, SHORT, WAYS, Sort, sort_of
-from genesis.backends.gpu.library.summed_rows import Sums
 from genesis.ir.dtype import as_dtype
 from genesis.ir.node import Call
 from genesis.ir.numpy_library import reference

@@ -23,6 +23,7 @@ from genesis.backends.cpu.runtime import runtime
 from genesis.compiler import compile_graph
 from genesis.compiler.compile import program_key
 from genesis.compiler.options import current
+from genesis.content_store import default
 from genesis.ir import ops
 from genesis.ir.dtype import DType, as_dtype, float32, float64, int64
 from genesis.ir.evaluate import evaluate
@@ -31,7 +32,6 @@ from genesis.ir.numpy_library import MODULES, reference
 from genesis.ir.size import evaluate as known
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.library_calls import call
-from genesis.store import default
 
 ROOT = Path(__file__).parents[2]
 REAL = [

@@ -99,12 +99,12 @@ def test_gradients_mean_the_same(data: Any) -> None:
     g = normal(*y.shape, seed=2)
     to_x, to_w = torch.autograd.grad(y, (x, w), torch.from_numpy(g))
     given = nd.array(g), nd.array(x.detach().numpy()), nd.array(w.detach().numpy())
-    found = nd.convolution_input_gradient(given[0], given[2], tuple(x.shape), *how)
-    np.testing.assert_allclose(found.numpy(), to_x, rtol=1e-4, atol=1e-4)
-    made = nd.convolution_weight_gradient(*given[:2], tuple(w.shape), *how)
-    root, buffers, scalars = graph(made)
-    (after,) = evaluate(few_pixels([root], {}), [b.reshape(-1) for b in buffers], scalars)
-    np.testing.assert_allclose(after, to_w, rtol=1e-4, atol=1e-4)
+    input_gradient = nd.convolution_input_gradient(given[0], given[2], tuple(x.shape), *how)
+    weight_gradient = nd.convolution_weight_gradient(*given[:2], tuple(w.shape), *how)
+    for made, wanted in ((input_gradient, to_x), (weight_gradient, to_w)):
+        root, buffers, scalars = graph(made)
+        (after,) = evaluate(few_pixels([root], {}), [b.reshape(-1) for b in buffers], scalars)
+        np.testing.assert_allclose(after, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,40 @@ def test_gradients_of_weights_are_products_of_rows(
     products = [n for n in after if n.op is ops.CONTRACT and n.attr == ((0, 1), (0, 2), (1, 2))]
     assert bool(products) is is_few
     np.testing.assert_allclose(made.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "how", "is_few"),
+    [
+        ((1, 32, 2, 2), (32, 12, 4, 4), (2, 1), True),
+        ((2, 32, 2, 2), (32, 12, 3, 3), (1, 1), True),
+        ((1, 32, 3, 3), (32, 12, 2, 2), (2, 0), True),  # nothing meets
+        ((1, 32, 2, 3), (32, 12, 3, 3), (3, 1, 0, 1, 2), True),  # taps apart
+        ((4, 8, 4), (8, 5, 5), (2, 2), True),
+        ((1, 8, 2, 2, 2), (8, 3, 3, 3, 3), (2, 1, 1), True),
+        ((1, 32, 5, 5), (32, 12, 4, 4), (2, 1), False),  # 25 pixels
+        ((1, 32, 2, 2), (32, 6, 3, 3), (1, 1, 0, 2), False),  # two groups
+        ((1, 4, 2), (4, 2, 99), (1, 0), False),  # a sum too long to write out
+    ],
+)
+def test_transposed_convolutions_of_few_pixels_are_products_of_rows(
+    shape: Any, weight: Any, how: Any, is_few: bool
+) -> None:
+    x, w = normal(*shape), normal(*weight, seed=1)
+    f = getattr(torch.nn.functional, f"conv_transpose{x.ndim - 2}d")
+    want = f(torch.from_numpy(x), torch.from_numpy(w), None, *how)
+    made = nd.convolution_transpose(nd.array(x), nd.array(w), None, *how)
+    after = topological(few_pixels([graph(made)[0]], {}))
+    products = [n for n in after if n.op is ops.CONTRACT and n.attr == ((0, 1), (1, 2), (0, 2))]
+    assert bool(products) is is_few
+    for n in products:  # by the weights as they lie: every element of theirs, in order
+        assert n.inputs[1].op is ops.RESHAPE and n.inputs[1].inputs[0].op is ops.BUFFER
+        assert n.inputs[1].shape == (shape[1], w.size // shape[1])
+    np.testing.assert_allclose(made.numpy(), want.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_sums_of_halves_are_rounded_once() -> None:
+    x, w = nd.array(normal(1, 8, 2, 2)), nd.array(normal(8, 4, 3, 3, seed=1))
+    made = nd.convolution_transpose(x.astype("float16"), w.astype("float16"), None, 1, 1)
+    root = graph(made)[0]
+    assert few_pixels([root], {}) == [root]

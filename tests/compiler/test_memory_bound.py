@@ -39,7 +39,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Kernel, str]]]:
 
     monkeypatch.setattr(CPUBackend, "chip", CHIP)
     monkeypatch.setattr(render, "render", noted)
-    monkeypatch.setattr("genesis.store.remember", lambda kind, key, make: make())
+    monkeypatch.setattr("genesis.content_store.remember", lambda kind, key, make: make())
     yield found
 
 

@@ -33,12 +33,6 @@ from tests.compiler.test_schedule import CHIPS, run
 from tests.ndarray.test_pooling import graph
 
 
-@pytest.fixture(autouse=True)
-def few_pixels_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images are small here, and are to be convolved as large ones are."""
-    monkeypatch.setattr("genesis.ndarray.ops.convolution.FEW_PIXELS", 0)
-
-
 def zeros(*shape: int) -> NDArray:
     return nd.array(np.zeros(shape, np.float32)).realize()
 

@@ -41,13 +41,13 @@ from genesis.compiler.tuned import (
     written,
 )
 from genesis.compiler.verify.kernel import verify
+from genesis.content_store import generation
 from genesis.ir.check import check
 from genesis.ir.dtype import float16, float32, int32
 from genesis.ir.kernel import Kernel
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.realisation import forget_programs, statistics
 from genesis.profiling.machine import Machine
-from genesis.store import generation
 from genesis.tuning import history, tuner
 from genesis.tuning.jobs import Job, jobs
 from genesis.tuning.measure import Bench, Candidate, WrongResult, agree, wins

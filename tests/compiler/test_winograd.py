@@ -18,7 +18,6 @@ from genesis.compiler import using
 from genesis.compiler.graph.cpu.winograd import INPUTS, RESULTS, TAPS, _Convolution, winograd
 from genesis.ir.evaluate import evaluate
 from genesis.ndarray import NDArray
-from genesis.ndarray.ops import convolution
 from genesis.nn import functional
 from tests.ndarray.test_pooling import graph
 
@@ -69,8 +68,7 @@ def test_any_size_and_padding(data: st.DataObject) -> None:
     which = data.draw(st.sampled_from(DIRECTIONS))
     arrays = [nd.array(x) for x in operands(batch, channels, out, h, w, padding)]
     nd.realize(*arrays)
-    with patch.object(convolution, "FEW_PIXELS", 0):
-        root, buffers, scalars = graph(direction(which, arrays, padding))
+    root, buffers, scalars = graph(direction(which, arrays, padding))
     flat = [b.reshape(-1) for b in buffers]
     with patch.object(_Convolution, "pays", lambda self: True):
         origins: dict[Any, Any] = {}

@@ -12,7 +12,7 @@ import pytest
 
 import genesis
 from genesis import debug, memory, nn, optim
-from genesis.debug.counters import EVENTS
+from genesis.debug.perf_events import EVENTS
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -215,7 +215,7 @@ def test_occupancy_is_that_of_the_vendors_tools(tmp_path: Path) -> None:
     if not tool.exists():
         pytest.skip("Triton brings no cuobjdump")
     from genesis.backends.gpu.binary import made, request
-    from genesis.backends.gpu.entry import parsed
+    from genesis.backends.gpu.launch_entry import parsed
     from genesis.debug.occupancy import of_binary
     from tests.compiler.test_gpu_schedule import kernels_of
 

@@ -58,6 +58,49 @@ def errors(mesh: gd.Mesh) -> None:
     np.testing.assert_array_equal(gd.gather(turned[1]).numpy(), whole[1:])
 
 
+def constraints(mesh: gd.Mesh) -> None:
+    """Arrays lie as they are wished to, in jitted functions and outside, and so do gradients."""
+    size = mesh.size
+    draw = np.random.default_rng(1)
+    x, w = (genesis.tensor(draw.random(s).astype("f4")) for s in ((2 * size, 4), (4, 3 * size)))
+
+    def placement(y: genesis.Tensor) -> str:
+        return repr(y.array.storage.actual.placement)
+
+    @genesis.jit
+    def function(x, w):
+        w = w.detach().requires_grad_()
+        hidden = gd.constrain(x @ w, dp=0).tanh()
+        gd.constrain(hidden, dp=1).square().sum().backward()
+        return hidden, w.grad, gd.constrain(x, dp=None)
+
+    want = w.clone().requires_grad_()
+    hidden = (x @ want).tanh()
+    hidden.square().sum().backward()
+    got = function(x, w)
+    assert placement(got[0]) == "dp: split 0", placement(got[0])
+    for a, b in zip(got, (hidden, want.grad, x), strict=True):
+        np.testing.assert_allclose(gd.gather(a).numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+    y = gd.constrain(w, dp=1)
+    assert placement(y) == "dp: split 1"
+    again = gd.constrain(gd.constrain(y, dp=None), dp=None)
+    assert placement(again) == "None"
+    np.testing.assert_array_equal(again.numpy(), w.numpy())
+    part = gd.constrain(y[:, 1:][1:3], dp=0)  # a view of a view of blocks
+    np.testing.assert_array_equal(gd.gather(part).numpy(), w.numpy()[:, 1:][1:3])
+    for wrong, text in (
+        ({"tp": 0}, "there is no axis 'tp'"), ({"dp": 2}, "no dimension of an array of"),
+        ({"dp": 0}, "does not divide into"),
+    ):  # fmt: skip
+        try:
+            gd.constrain(genesis.ones(2 * size + 1, 2), **wrong)
+        except ValueError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(text)
+
+
 def meshes(mesh: gd.Mesh) -> None:
     """A second mesh of the same processes; arrays of both do not meet in one program."""
     x = mesh.batch(nd.ones((2, 4)))

@@ -23,7 +23,7 @@ from genesis.compiler.partition import FREE, buckets, exchanges, partition
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.evaluate import evaluate
-from genesis.ir.node import Node, const, elementwise, node, topological
+from genesis.ir.node import Call, Node, const, elementwise, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.placement import MeshShape, Placement, Split
 from tests.distributed.pretended import pretended
@@ -78,17 +78,33 @@ def drawn(draw: random.Random, mesh: MeshShape, shape: tuple[int, ...], p: float
     return Placement(mesh, tuple(splits))
 
 
-def check(seed: int) -> set[Op]:
+def constrained(roots: tuple[Node, ...], mesh: MeshShape, draw: random.Random) -> tuple[Node, ...]:
+    """The same graph, with wishes for where some of its values lie."""
+    made: dict[Node, Node] = {}
+    for n in topological(roots):
+        x = made[n] = n.with_inputs(tuple(made[i] for i in n.inputs))
+        if n.op.group != "boundary" and n.shape and draw.random() < 0.3:
+            splits = drawn(draw, mesh, n.shape, 0.6).splits
+            named = [(axis, split) for (axis, _), split in zip(mesh.axes, splits, strict=True)]
+            wishes = tuple((axis, s and s.dim) for axis, s in named if s or draw.random() < 0.3)
+            form = (n.dtype, n.shape)
+            what = Call("placement.constrain", (mesh.axes, 0, wishes), (form,), (form,))
+            made[n] = node(ops.ITEM, (node(ops.CALL, (x,), what, n.dtype),), 0, *form)
+    return tuple(made[n] for n in roots)
+
+
+def check(seed: int, wishes: bool = False) -> set[Op]:
     """Divide and evaluate the graph of a seed; the operations that met divided inputs."""
     case = case_of(seed)
     draw = random.Random(seed)
     mesh = MESHES[seed % len(MESHES)]
+    roots = constrained(case.roots, mesh, draw) if wishes else case.roots
     shapes = {slot: n.shape for slot, n in plain(case.roots).items()}
     leaves = {slot: drawn(draw, mesh, shape, 0.8) for slot, shape in shapes.items()}
     if not leaves:
         return set()
     wanted = [draw.choice((FREE, None, drawn(draw, mesh, root.shape, 0.7))) for root in case.roots]
-    found = partition(case.roots, leaves, wanted)
+    found = partition(roots, leaves, wanted)
     for want, placement in zip(wanted, found.placements, strict=True):
         if isinstance(want, Placement):
             assert placement == want or not any(want.splits)
@@ -115,6 +131,35 @@ def test_random_graphs() -> None:
     met = set[Op]().union(*(check(seed) for seed in range(60)))
     assert {ops.CONTRACT, ops.GATHER, ops.SCATTER, ops.UPDATE, ops.PREFIX, ops.WINDOW} <= met
     assert ops.CALL in met  # exchanges
+
+
+def test_random_graphs_with_constraints() -> None:
+    met = set[Op]().union(*(check(seed, wishes=True) for seed in range(5000, 5060)))
+    assert {ops.CONTRACT, ops.GATHER, ops.CALL} <= met
+
+
+def test_a_constraint_decides_what_is_exchanged() -> None:
+    """A sum that is wished for in blocks is scattered; what is whole can be divided."""
+    mesh = MESHES[0]
+    x, w = leaf(0, 8, 12), leaf(1, 12, 6)
+    form = (x.dtype, (8, 6))
+
+    def wished(y: Node, dim: int | None) -> Node:
+        what = Call("placement.constrain", (mesh.axes, 0, (("a", dim),)), (form,), (form,))
+        return node(ops.ITEM, (node(ops.CALL, (y,), what, y.dtype),), 0, *form)
+
+    columns, rows = Placement(mesh, (Split(1),)), Placement(mesh, (Split(0),))
+    for leaves, dim, names in (
+        ({0: columns, 1: rows}, None, ["all_reduce"]),
+        ({0: columns, 1: rows}, 0, ["reduce_scatter"]),
+        ({0: rows}, 1, ["all_to_all"]),
+        ({}, 0, []),
+    ):
+        found = partition((wished(matmul(x, w), dim),), leaves, [FREE])
+        assert [n.attr.name for n, _ in exchanges(found.roots)] == [f"exchange.{n}" for n in names]
+        assert found.placements == (
+            (rows, Placement(mesh, (Split(1),)))[dim] if dim is not None else None,
+        )
 
 
 def along(kind: Op, x: Node, index: Node, axis: int, updates: Node | None = None) -> Node:
@@ -163,7 +208,8 @@ def test_labels_of_a_divided_batch_move_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
 def test_many_random_graphs(part: int) -> None:
-    met = set[Op]().union(*(check(seed) for seed in range(60 + 250 * part, 60 + 250 * (part + 1))))
+    seeds = range(60 + 250 * part, 60 + 250 * (part + 1))
+    met = set[Op]().union(*(check(seed, wishes) for seed in seeds for wishes in (False, True)))
     generated = {op for op in ops.ALL.values() if op.group not in ("kernel", "complex")}
     # What these do not have is in `test_what_random_graphs_do_not_have` and the test behind it.
     assert generated - met <= {ops.PARAMETER, ops.SCAN, ops.PAIRS, ops.LOOKUP}

@@ -12,7 +12,7 @@ import pytest
 import genesis
 import genesis.distributed as gd
 from genesis import nn
-from genesis.compiler.verify.exchange import verify_messages
+from genesis.compiler.verify.collectives import verify_messages
 from genesis.distributed.exact import exact_sums
 from genesis.distributed.pipeline import _Batch, balanced
 from genesis.distributed.schedules import (

@@ -65,7 +65,17 @@ def test_two_processes() -> None:
 
     One test, because starting processes takes longer than what they do.
     """
-    parts = ("exchanges", "errors", "meshes", "training", "traces", "models", "disagree", "lose")
+    parts = (
+        "exchanges",
+        "errors",
+        "constraints",
+        "meshes",
+        "training",
+        "traces",
+        "models",
+        "disagree",
+        "lose",
+    )
     done = launched(2, str(HERE / "manners.py"), *parts)
     lines = done.stdout.split("\n")
     ends = [f"done {part}" for part in parts[:-1]]

@@ -91,6 +91,11 @@ def elementwise(x):
     )  # fmt: skip
 
 
+def spectra(x):
+    y = jnp.fft.rfft(x, n=5) * (2 + 1j)
+    return jnp.abs(y), jnp.fft.irfft(y, n=5), jnp.fft.ifft(jnp.fft.fft2(x)).real
+
+
 INDEX = np.array([2, 0, 3, 2], np.int32)
 CASES = [
     (mlp, ([(drawn(5, 8), drawn(8)), (drawn(8, 3), drawn(3))], drawn(4, 5))),
@@ -104,6 +109,7 @@ CASES = [
     (branches, (np.int32(2), drawn(3))),
     (random, (np.array([1, 2], np.uint32), drawn(3, 2))),
     (elementwise, (drawn(3, 4),)),
+    (spectra, (drawn(3, 4),)),
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """`jit` does what the function does, every time, whatever changes around it."""
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -150,6 +151,27 @@ def test_a_method_serves_every_instance_and_keeps_none() -> None:
     gc.collect()
     assert [r() for r in gone] == [None, None]
     assert Model.__call__.captures == 2  # type: ignore[attr-defined]
+
+
+def test_classes_that_a_recording_met_are_not_kept() -> None:
+    """What their methods can reach would be kept with them."""
+
+    def use() -> weakref.ref[type]:
+        class Box:
+            def __init__(self) -> None:
+                self.scale, self.items = 2.0, iter([1.0])
+
+            def __iter__(self) -> Any:
+                return iter((self.scale,))
+
+        box = Box()
+        f = jit(lambda x: x * box.scale + sum(box))
+        assert f(vector(1)).tolist() == [4]
+        return weakref.ref(Box)
+
+    gone = use()
+    gc.collect()
+    assert gone() is None
 
 
 def test_changed_containers_record_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -767,3 +789,75 @@ def test_what_is_loaded_when_first_used_may_be_recorded(body: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(0.8413447)
+
+
+# ---- what recordings and calls do not do
+
+
+def test_recording_asks_nobody_who_holds_the_dictionaries_of_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That is a walk over all objects of the process."""
+
+    def walk(*_: Any) -> Any:
+        raise AssertionError("all objects are looked through")
+
+    monkeypatch.setattr(gc, "get_referrers", walk)
+    layers = [genesis.nn.Linear(4, 4), genesis.nn.ReLU(), genesis.nn.LSTMCell(4, 4)]
+
+    def named(x: Any, **options: float) -> Any:
+        settings = {"scale": options["scale"], **options}
+        return scaled(x, **settings) * settings["scale"]
+
+    def scaled(x: Any, scale: float, **rest: float) -> Any:
+        return x * scale * len(rest)
+
+    @jit
+    def f(x: Any) -> Any:
+        for layer in layers[:2]:
+            x = layer(x)
+        return named(layers[2](x)[0], scale=2.0, other=3.0)
+
+    f(genesis.ones(2, 4))
+    assert f.captures == 1
+
+
+@pytest.mark.parametrize("optimizer", [genesis.optim.SGD, genesis.optim.Adam])
+def test_an_optimizer_overwrites_what_a_jitted_model_has_read(optimizer: Any) -> None:
+    """Though the loss, and with it the graph, is there still: backward has gone through it."""
+    net = genesis.nn.Sequential(genesis.nn.Linear(4, 8), genesis.nn.ReLU(), genesis.nn.Linear(8, 2))
+    update, forward = optimizer(net.parameters(), lr=0.1), jit(net)
+
+    def places() -> list[int]:
+        memories = [p.array.storage.actual.memory for p in net.parameters()]
+        return [m.pointer for m in memories if m is not None]
+
+    losses, seen = [], []
+    for _ in range(5):
+        update.zero_grad()
+        losses.append(forward(genesis.ones(3, 4)).square().mean())
+        losses[-1].backward()
+        update.step()
+        seen.append(places())
+    assert seen[2:] == seen[2:3] * 3
+    with pytest.raises(RuntimeError, match="freed"):
+        losses[-1].backward()
+
+
+def test_gradients_lie_as_their_arguments_do() -> None:
+    weights = genesis.rand(2, 3, 4)
+
+    def loss(x: Any) -> Any:
+        return (x * x * weights.reshape(x.shape)).sum()
+
+    for order in itertools.permutations(range(3)):
+        whole, again = (genesis.rand(2, 3, 4, requires_grad=True) for _ in range(2))
+        with genesis.no_grad():
+            again.copy_(whole)
+        view = whole.permute(*order)
+        (gradient,) = genesis.autograd.grad(jit(loss)(view), view)
+        loss(again.permute(*order)).backward()
+        np.testing.assert_allclose(
+            gradient.permute(*np.argsort(order).tolist()).tolist(), again.grad.tolist(), 1e-6
+        )
+        assert gradient.array.storage.actual.strides == view.stride()

@@ -15,8 +15,8 @@ from genesis.llm.cache import Cache
 from genesis.llm.config import DecoderConfig
 from genesis.llm.decoder import Decoder, Rows
 from genesis.llm.families import read_config
-from genesis.llm.names import Source
 from genesis.llm.rope import switch
+from genesis.llm.weight_names import Source
 
 
 class Tensors(dict[str, Any]):

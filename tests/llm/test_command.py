@@ -166,7 +166,7 @@ def broken(llama: Path, tmp_path: Path) -> Path:
     ("name", "options", "complaint"),
     [
         ("nothing", [], "there is no file or folder"),
-        ("empty", [], "no safetensors and no GGUF file"),
+        ("empty", [], "no safetensors, no GGUF file"),
         ("text.gguf", [], "text.gguf"),
         ("model", [], "'abacus' is no known family"),
         ("llama", ["--temperature", "-1"], "temperature is -1.0"),

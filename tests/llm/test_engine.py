@@ -14,8 +14,8 @@ import pytest
 from genesis.llm.decoder import Decoder
 from genesis.llm.engine import Engine
 from genesis.llm.executor import Executor
-from genesis.llm.pages import Group, PagePool
-from genesis.llm.prefix import PrefixCache
+from genesis.llm.pages import PageGroup, PagePool
+from genesis.llm.prefix_cache import PrefixCache
 from genesis.llm.request import Limits
 from genesis.llm.sampling import SamplingParams
 from genesis.llm.scheduler import Scheduler
@@ -46,7 +46,7 @@ class Traffic:
     def engine(
         self, pages: int, tokens: int = 48, tiers: Tiers | None = None, proposer: Any = None
     ) -> Engine:
-        pool = PagePool(self.size, [Group(pages, window) for window in self.windows])
+        pool = PagePool(self.size, [PageGroup(pages, window) for window in self.windows])
         cache = PrefixCache(pool, tiers=tiers)
         limits = Limits(256, tokens, sequences=16)
         scheduler = Scheduler(limits, pool, cache, b"model")

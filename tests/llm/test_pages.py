@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from genesis.llm.eviction import LRU, Cost, Heat, Learned
-from genesis.llm.pages import NOWHERE, Group, PagePool, Tables, Write
-from genesis.llm.prefix import Chain, PrefixCache
+from genesis.llm.pages import NOWHERE, PageGroup, PagePool, Tables, Write
+from genesis.llm.prefix_cache import Chain, PrefixCache
 from genesis.llm.tiers import Tiers
 from tests.llm.fake_engine import History, Memory
 
@@ -25,7 +25,7 @@ class Sequence:
 class Machine:
     """Random operations on a pool; a memory keeps what was written, a history what should be."""
 
-    def __init__(self, seed: int, page_size: int, groups: list[Group], tiered: bool) -> None:
+    def __init__(self, seed: int, page_size: int, groups: list[PageGroup], tiered: bool) -> None:
         self.rng = random.Random(seed)
         self.pool = PagePool(page_size, groups)
         self.tiers = Tiers(4000) if tiered else None
@@ -168,7 +168,7 @@ def run_machines(seeds: range, operations: int) -> Counter[str]:
         rng = random.Random(seed)
         size = rng.choice([1, 2, 4, 5, 16])
         windows = rng.choice([[None], [6], [None, 6], [None, 1, 13], [3, 20]])
-        groups = [Group(max(8, 400 // size // rng.randint(1, 4)), window) for window in windows]
+        groups = [PageGroup(max(8, 400 // size // rng.randint(1, 4)), window) for window in windows]
         machine = Machine(seed, size, groups, tiered=seed % 2 == 0)
         machine.run(operations)
         counts += machine.counts
@@ -188,7 +188,7 @@ def test_many_random_operations() -> None:
 
 
 def test_window_pages_are_freed() -> None:
-    pool = PagePool(4, [Group(50), Group(4, window=6)])
+    pool = PagePool(4, [PageGroup(50), PageGroup(4, window=6)])
     tables = pool.new_tables()
     for position in range(100):
         pool.extend(tables, position, position + 1)
@@ -201,8 +201,8 @@ def test_window_pages_are_freed() -> None:
 
 
 def test_a_pool_of_no_pages_is_refused() -> None:
-    for groups in ([], [Group(0)], [Group(4, window=0)]):
+    for groups in ([], [PageGroup(0)], [PageGroup(4, window=0)]):
         with pytest.raises(ValueError, match="no pool"):
             PagePool(4, groups)
     with pytest.raises(ValueError, match="no pool"):
-        PagePool(0, [Group(4)])
+        PagePool(0, [PageGroup(4)])

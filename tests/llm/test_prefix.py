@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from genesis.llm.eviction import LRU
-from genesis.llm.pages import NOWHERE, Group, PagePool
-from genesis.llm.prefix import Chain, PrefixCache
+from genesis.llm.pages import NOWHERE, PageGroup, PagePool
+from genesis.llm.prefix_cache import Chain, PrefixCache
 
 TOKENS = list(range(40))
 
@@ -41,7 +41,7 @@ def test_keys_depend_on_all_tokens_before() -> None:
 
 
 def test_nothing_is_found_across_salts_and_adapters() -> None:
-    pool = PagePool(4, [Group(50)])
+    pool = PagePool(4, [PageGroup(50)])
     cache = PrefixCache(pool, LRU)
     computed(pool, cache, Chain(4, b"m", b"a", b"s"))
     for adapter, salt in itertools.product([b"a", b"b", b""], [b"s", b"t", b""]):
@@ -52,7 +52,7 @@ def test_nothing_is_found_across_salts_and_adapters() -> None:
 
 
 def test_the_longest_prefix_is_found() -> None:
-    pool = PagePool(4, [Group(50)])
+    pool = PagePool(4, [PageGroup(50)])
     cache = PrefixCache(pool, LRU)
     computed(pool, cache, Chain(4, b""))
     for same in range(41):
@@ -63,7 +63,7 @@ def test_the_longest_prefix_is_found() -> None:
 
 def test_window_groups_need_the_window_only() -> None:
     """Of 10 pages, the group with a window of 6 keeps those that were not overwritten."""
-    pool = PagePool(4, [Group(12), Group(3, window=6)])
+    pool = PagePool(4, [PageGroup(12), PageGroup(3, window=6)])
     cache = PrefixCache(pool, LRU)
     chain = Chain(4, b"")
     computed(pool, cache, chain)
@@ -77,7 +77,7 @@ def test_window_groups_need_the_window_only() -> None:
 
 
 def test_pages_computed_twice_become_one() -> None:
-    pool = PagePool(4, [Group(8)])
+    pool = PagePool(4, [PageGroup(8)])
     cache = PrefixCache(pool, LRU)
     tables = [pool.new_tables(), pool.new_tables()]
     chain = Chain(4, b"")

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from genesis.llm.eviction import LRU, Cost, Heat, Learned
-from genesis.llm.pages import Group, PagePool
-from genesis.llm.prefix import PrefixCache
+from genesis.llm.pages import PageGroup, PagePool
+from genesis.llm.prefix_cache import PrefixCache
 from genesis.llm.request import Ended, Limits, Refused, Request, Step
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.tiers import Log, Tiers
 from tests.llm.fake_engine import FakeEngine
 
 GROUPS = {
-    "full": [Group(40)],
-    "window": [Group(40, window=10)],
-    "mixed": [Group(40), Group(26, window=9), Group(30, window=1)],
+    "full": [PageGroup(40)],
+    "window": [PageGroup(40, window=10)],
+    "mixed": [PageGroup(40), PageGroup(26, window=9), PageGroup(30, window=1)],
 }
 
 
@@ -29,7 +29,7 @@ class Server:
 
     def __init__(
         self,
-        groups: list[Group],
+        groups: list[PageGroup],
         limits: Limits,
         seed: int = 0,
         page_size: int = 4,
@@ -151,7 +151,7 @@ def test_long_random_traffic(seed: int, tmp_path: Path) -> None:
     for part in range(5):
         size = rng.choice([1, 2, 3, 4, 8, 16])
         windows = rng.sample([None, *(rng.randint(1, 30) for _ in range(3))], rng.randint(1, 3))
-        groups = [Group(max(3, rng.randint(40, 200) // size), window) for window in windows]
+        groups = [PageGroup(max(3, rng.randint(40, 200) // size), window) for window in windows]
         most = rng.randint(3, 14)
         limits = Limits(64, most + rng.randint(1, 30), most, patience=rng.choice([0.0, 5.0, 99.0]))
         log = Log(tmp_path / str(part), 20_000) if rng.random() < 0.6 else None
@@ -168,7 +168,7 @@ def test_long_random_traffic(seed: int, tmp_path: Path) -> None:
 
 
 def server(pages: int = 40, **limits: object) -> Server:
-    made = Server([Group(pages)], replace(LIMITS, **limits))  # type: ignore[arg-type]
+    made = Server([PageGroup(pages)], replace(LIMITS, **limits))  # type: ignore[arg-type]
     made.engine.stop = 0.0
     return made
 
@@ -179,9 +179,9 @@ def test_need_is_exact(seed: int) -> None:
     rng = random.Random(seed)
     prompt, new, count = rng.randint(1, 40), rng.randint(1, 24), rng.randint(1, 4)
     drafts, window = rng.choice([0, 3]), rng.randint(1, 20)
-    probe = PagePool(4, [Group(1), Group(1, window)])
+    probe = PagePool(4, [PageGroup(1), PageGroup(1, window)])
     need = probe.need(prompt, prompt + new - 1, count, LIMITS.step_tokens, drafts)
-    made = Server([Group(need[0]), Group(need[1], window)], LIMITS, seed)
+    made = Server([PageGroup(need[0]), PageGroup(need[1], window)], LIMITS, seed)
     made.engine.stop, most = 0.0, 0
     made.scheduler.submit(Request("r", [1] * prompt, new, count, drafts), 0.0)
     while len(made.scheduler):
@@ -298,7 +298,7 @@ def test_preempted_requests_find_their_pages_again() -> None:
     """Without a tier what was overwritten is computed again, with one it is loaded."""
     computed = []
     for tiers in (None, Tiers(1 << 20, item_bytes=8)):
-        made = Server([Group(12)], LIMITS, tiers=tiers)
+        made = Server([PageGroup(12)], LIMITS, tiers=tiers)
         made.engine.stop = 0.0
         made.scheduler.submit(Request("low", [1] * 20, 20), 0.0)
         made.step(0.0)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from genesis.llm.pages import Group
+from genesis.llm.pages import PageGroup
 from genesis.llm.request import Limits, Request, Step
 from tests.llm.test_scheduler import Server
 
 LIMITS = Limits(context=400, step_tokens=128, sequences=32, patience=20.0)
-GROUPS = [Group(120), Group(110, window=40)]
+GROUPS = [PageGroup(120), PageGroup(110, window=40)]
 PAGE = 8
 
 
@@ -24,7 +24,7 @@ def seconds(step: Step) -> float:
 class Simulation(Server):
     """A server with a clock; requests come at their times."""
 
-    def __init__(self, groups: list[Group], limits: Limits, seed: int = 0) -> None:
+    def __init__(self, groups: list[PageGroup], limits: Limits, seed: int = 0) -> None:
         super().__init__(groups, limits, seed, PAGE)
         self.engine.stop = 0.005
         self.now = 0.0
@@ -123,7 +123,7 @@ def fairness(per_key: int) -> tuple[float, float]:
     what the pool holds, and a request.
     """
     limits = replace(LIMITS, shares={"c": 2.0})
-    simulation, rng = Simulation([Group(120)], limits), random.Random(4)
+    simulation, rng = Simulation([PageGroup(120)], limits), random.Random(4)
     sizes, i = {"a": (10, 60), "b": (150, 10), "c": (40, 30)}, 0
     for key, (prompt, new) in sizes.items():
         for _ in range(per_key * (3 if key == "c" else 2 if key == "a" else 1)):
@@ -152,7 +152,7 @@ def test_shares_are_fair_for_long() -> None:
 
 
 def test_a_key_that_was_away_has_not_saved_up() -> None:
-    simulation = Simulation([Group(120)], LIMITS)
+    simulation = Simulation([PageGroup(120)], LIMITS)
     for i in range(100):
         simulation.scheduler.submit(Request(f"a{i}", [i] * 20, 30, key="a"), 0.0)
     for _ in range(60):

@@ -341,6 +341,30 @@ def test_two_draws_differ_and_seeds_repeat() -> None:
     assert (nd.random.uniform((2000,)).numpy() != first).mean() > 0.99
 
 
+def test_draws_that_came_before_go_on_alike() -> None:
+    """From the second of a kind on, graphs are copied: the numbers are those of the state."""
+    draws: list[Callable[[nd.random.Generator], nd.NDArray]] = [
+        lambda g: nd.random.normal(5, generator=g),
+        lambda g: nd.random.normal(5, 2.0, 0.5, "float64", g),
+        lambda g: nd.random.uniform((2, 3), -1.0, 1.0, generator=g),
+        lambda g: nd.random.uniform((2, 3), -1, 1.5, generator=g),
+        lambda g: nd.random.integers(0, 9, 4, generator=g),
+        lambda g: nd.random.integers(1, 9, 4, generator=g),
+        lambda g: nd.random.bernoulli(0.3, 6, g),
+        lambda g: nd.random.bernoulli(0.7, 6, g),
+    ]
+    found = []
+    for _ in range(4):
+        g = nd.random.Generator(11)
+        found.append([draw(g).tolist() for draw in draws])
+    nd.random._draws.clear()
+    g = nd.random.Generator(11)
+    assert found == [[draw(g).tolist() for draw in draws]] * 4
+    g = nd.random.Generator(11)  # pending, and realised from the last to the first
+    pending = [draw(g) for draw in draws]
+    assert [x.tolist() for x in reversed(pending)] == found[0][::-1]
+
+
 def test_draws_realised_out_of_order() -> None:
     source = nd.random.Generator(7)
     a, b, c = (nd.random.uniform((5,), generator=source) for _ in range(3))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import genesis
-from genesis import functional, nn
+from genesis import functional, nn, optim
 from genesis import ndarray as nd
 from genesis.ndarray.core.ndarray import NDArray
 from tests.operator_draw import Draw
@@ -192,6 +193,33 @@ WRONG_CALLS: dict[str, Any] = {
     "abs: not defined for bool; cast with .to first": lambda x: abs(x > 0),
     "Threshold: missing a required argument: 'threshold'": lambda x: nn.Threshold(),
     "ReLU: got an unexpected keyword argument 'p'": lambda x: nn.ReLU(p=1),
+    "zeros: sizes must not be negative": lambda x: genesis.zeros(-1),
+    "ones: sizes are integers": lambda x: genesis.ones("x"),
+    "full: fill_value is one number, not a str": lambda x: genesis.full((2,), "x"),
+    "zeros_like: expected a tensor, got int": lambda x: genesis.zeros_like(3),
+    "randint: there are none from 5 to below 2": lambda x: genesis.randint(5, 2, (3,)),
+    "randperm: sizes must not be negative": lambda x: genesis.randperm(-1),
+    "view: 9 elements": lambda x: x.view(7),
+    "index 9 is out of range for dim 0 of size 3": lambda x: x[9],
+    "3 indices for a tensor of shape": lambda x: x[0, 0, 0],
+    "assignment: shapes .* differ at dim -1": lambda x: x.__setitem__(0, genesis.ones(5)),
+    "quantile: q is a fraction from 0 to 1, not 2.0": lambda x: x.quantile(2.0),
+    "gumbel_softmax: dim 9 does not": lambda x: nn.functional.gumbel_softmax(x, dim=9),
+    "init: a tensor of shape .3,. has no fan_in": lambda x: nn.init.xavier_uniform_(x[0]),
+    "parameters are a tensor or several, not int": lambda x: nn.utils.clip_grad_norm_(3, 1.0),
+    "Adam: a group needs 'params', and has .'lr'": lambda x: optim.Adam([{"lr": 1}]),
+    "RMSprop: alpha is -1; it must not be": lambda x: optim.RMSprop([x], alpha=-1),
+    "load_state_dict: needs 'param_groups' and 'state'": lambda x: optim.SGD(
+        [x], lr=0.1
+    ).load_state_dict({"x": 1}),
+    "LambdaLR: lr_lambda has 2 values": lambda x: optim.lr_scheduler.LambdaLR(
+        optim.SGD([x], lr=0.1), [abs, abs]
+    ),
+    "MultiStepLR: milestones are several": lambda x: optim.lr_scheduler.MultiStepLR(
+        optim.SGD([x], lr=0.1), 3
+    ),  # type: ignore[arg-type]
+    "genesis.jit: 3 is no function": lambda x: genesis.jit(3),  # type: ignore[call-overload]
+    "manual_seed: the seed is an integer, not 'x'": lambda x: genesis.manual_seed("x"),  # type: ignore[arg-type]
 }
 
 
@@ -199,6 +227,35 @@ WRONG_CALLS: dict[str, Any] = {
 def test_errors_name_what_was_called(text: str) -> None:
     with pytest.raises((IndexError, TypeError, ValueError), match=f"^{text}"):
         WRONG_CALLS[text](genesis.ones(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        (nn.Linear(5, 6), r"in Linear\(in_features=5, out_features=6"),
+        (nn.Sequential(nn.ReLU(), nn.Conv2d(1, 1, 2)), r"in Conv2d\(1, 1"),
+        (nn.Softmax(dim=9), r"in Softmax\(dim=9\)"),
+    ],
+)
+def test_errors_say_which_layer_they_are_from(layer: nn.Module, text: str) -> None:
+    with pytest.raises((IndexError, ValueError)) as caught:
+        layer(genesis.ones(3, 3))
+    (note,) = caught.value.__notes__
+    assert re.match(text, note), note
+
+
+def test_a_module_of_the_user_adds_nothing() -> None:
+    class Mine(nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise ValueError("mine: along an axis")
+
+    with pytest.raises(ValueError, match=r"^mine: along an axis$"):
+        Mine()(genesis.ones(3))
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no such folder: '.*nowhere'"):
+        genesis.save({"x": genesis.ones(2)}, tmp_path / "nowhere" / "x.safetensors")
 
 
 def test_arrays_have_axes() -> None:

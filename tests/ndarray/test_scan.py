@@ -30,6 +30,7 @@ from genesis.compiler.options import current
 from genesis.compiler.pipeline import _lower, _simplified
 from genesis.compiler.program.digest import identity
 from genesis.compiler.schedule import schedule
+from genesis.content_store import Store
 from genesis.ir import ops
 from genesis.ir.dtype import float32, int64
 from genesis.ir.evaluate import evaluate
@@ -40,7 +41,6 @@ from genesis.ir.size import Size
 from genesis.ir.size import evaluate as size_value
 from genesis.ndarray.core import realisation
 from genesis.ndarray.core.value import CaptureError
-from genesis.store import Store
 from tests.backends.test_cpu_runtime import launch
 from tests.graphs import leaf, matmul, reduce, reshape
 from tests.oracle_program import OracleProgram

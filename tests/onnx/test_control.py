@@ -92,6 +92,87 @@ def test_a_loop_that_goes_on_while_something_holds(scale):
     agrees(rounds(scale), {"x": x}, {"x": 100 * x})
 
 
+#: What a round does with its number ``at`` (integers of shape [1]) to get where it writes, ``to``.
+COUNTED = {
+    "floats": [
+        node("Cast", ["at"], ["f"], to=F), node("Add", ["f", "half"], ["g"]),
+        node("Sub", ["g", "half"], ["h"]), node("Cast", ["h"], ["to"], to=N),
+    ],
+    "whole floats": [
+        node("Cast", ["at"], ["f"], to=F), node("Mul", ["f", "fone"], ["g"]),
+        node("Max", ["g", "fone"], ["h"]), node("Cast", ["h"], ["to"], to=N),
+    ],
+    "remainders": [node("Mod", ["at", "three"], ["to"])],
+    "quotients": [node("Div", ["at", "three"], ["to"])],
+    "comparisons": [
+        node("Equal", ["at", "three"], ["same"]), node("Where", ["same", "one", "at"], ["to"])
+    ],
+    "less": [node("Less", ["at", "three"], ["b"]), node("Where", ["b", "at", "three"], ["to"])],
+    "sizes": [
+        node("Slice", ["table", "zero", "at", "zero"], ["part"]), node("Shape", ["part"], ["p"]),
+        node("Slice", ["p", "zero", "one"], ["to"]),
+    ],
+    "ranges": [
+        node("Squeeze", ["at"], ["last"]), node("Range", ["none", "last", "uno"], ["r"]),
+        node("ReduceSum", ["r"], ["t"], keepdims=1), node("Mod", ["t", "three"], ["to"]),
+    ],
+}  # fmt: skip
+
+
+def counted(how):
+    """Rounds that add to a row of a table, found by the round's number."""
+    body = [
+        node("Add", ["at", "one"], ["next"]), *COUNTED[how],
+        node("Add", ["to", "one"], ["end"]),
+        node("Slice", ["table", "to", "end", "zero"], ["old"]),
+        node("MatMul", ["old", "w"], ["turned"]), node("Add", ["turned", "x"], ["new"]),
+        node("Reshape", ["to", "column"], ["place"]),
+        node("ScatterND", ["table", "place", "new"], ["table_out"]),
+        node("Identity", ["next"], ["at_out"]), node("ReduceSum", ["new"], ["sum"], keepdims=0),
+        node("Less", ["sum", "limit"], ["going"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        body, "body",
+        [info("k", N, []), info("c", B, []), info("w", F, [3, 3]), info("table", F, [40, 3]),
+         info("at", N, [1])],
+        [info("going", B, []), info("w", F, [3, 3]), info("table_out", F, None),
+         info("at_out", N, None)],
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    given = [
+        constant("one", [1]), constant("zero", [0]), constant("three", [3]), constant("uno", 1),
+        constant("none", 0), constant("half", np.float32([0.5])), constant("fone", np.float32([1])),
+        constant("column", [1, 1]), constant("count", 12), constant("first", [0]),
+        constant("weight", rng.standard_normal((3, 3)).astype(np.float32)),
+        constant("limit", np.float32(1e30)),
+        constant("start", rng.standard_normal((40, 3)).astype(np.float32)),
+    ]  # fmt: skip
+    loop = node("Loop", ["count", "", "weight", "start", "first"], ["v", "t", "n"], body=graph)
+    steps = [node("Neg", ["input"], ["x"]), loop]
+    return helper.make_graph(
+        steps, "g", [info("input", F, [1, 3])], [info(n, F, None) for n in "tv"], given
+    )
+
+
+@pytest.mark.parametrize("how", COUNTED)
+def test_loops_that_decide_sizes_by_their_number(how):
+    x = np.array([[1, 2, 3]], np.float32)
+    agrees(counted(how), {"input": x}, {"input": 100 * x})
+
+
+def test_the_number_of_a_round_is_no_other_program():
+    model = helper.make_model(
+        counted("remainders"), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    session = InferenceSession(model.SerializeToString())
+    session.run(None, {"input": np.ones((1, 3), np.float32)})
+    (loop,) = [piece for piece in session._program.pieces if piece.steps[0].kind == "Loop"]
+    (step,), (body,) = loop.steps, loop._bodies.values()
+    assert len(step.inputs) == 4  # the weight is read where it comes from
+    (piece,) = body.pieces
+    assert sum(function.captures for function in piece._compiled.values()) <= 3
+
+
 def test_a_long_loop_is_no_long_program():
     body = [
         node("Cast", ["k"], ["f"], to=F),

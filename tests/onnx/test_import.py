@@ -154,6 +154,14 @@ def test_graphs_that_are_none(nodes, text):
         from_proto(made)
 
 
+def test_names_that_are_no_text():
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("xxxx", "y"))
+    graph = helper.make_graph([helper.make_node("Relu", ["xxxx"], ["y"])], "g", [x], [y])
+    contents = helper.make_model(graph).SerializeToString()
+    with pytest.raises(BadFile, match="named b'"):
+        genesis.onnx.load(contents.replace(b"xxxx", b"\xff\xfe\xfd\xfc"))
+
+
 def test_nodes_in_any_order():
     nodes = [helper.make_node("Neg", ["a"], ["y"]), helper.make_node("Abs", ["x"], ["a"])]
     (y,) = from_proto(model(nodes, [info("x", [2])], [info("y", [2])]))(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from genesis.onnx import InferenceSession
 
@@ -108,3 +108,29 @@ def test_trees_that_lead_in_circles_are_refused():
     session = InferenceSession(model("TreeEnsembleRegressor", wrong, [X], [F]))
     with pytest.raises(ValueError, match=r"lead to themselves|nodes"):
         session.run(None, {"x0": X})
+
+
+def test_texts_are_no_other_program():
+    nodes = [
+        helper.make_node("Gather", ["x", "first"], ["a"], axis=1),
+        helper.make_node(
+            "OneHotEncoder", ["a"], ["b"], domain="ai.onnx.ml", cats_strings=["p", "q", "r"]
+        ),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
+    ]
+    weight = np.arange(6, dtype=np.float32).reshape(3, 2)
+    given = [
+        numpy_helper.from_array(np.array([1]), "first"), numpy_helper.from_array(weight, "w")
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.STRING, [None, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], given,
+    )  # fmt: skip
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=8)
+    session = InferenceSession(model.SerializeToString())
+    for text, k in (("p", 0), ("r", 2), ("q", 1), ("p", 0)):
+        (y,) = session.run(None, {"x": np.array([["z", text]], object)})
+        np.testing.assert_array_equal(y.reshape(2), weight[k])
+    programs = [piece for piece in session._program.pieces if hasattr(piece, "_compiled")]
+    assert [len(piece._compiled) for piece in programs] == [1]

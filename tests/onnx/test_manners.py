@@ -1,5 +1,6 @@
 """A program written for onnxruntime, run with onnxruntime and with its import swapped."""
 
+import re
 from threading import Event
 
 import numpy as np
@@ -109,3 +110,49 @@ def test_what_does_not_fit_is_said(path):
     got, done = [], Event()
     session.run_async(None, {}, lambda *found: (got.append(found), done.set()), 1)
     assert done.wait(60) and got[0][0] is None and "'x'" in got[0][2]
+
+
+def test_what_a_model_takes(path):
+    model = genesis.onnx.load(path)
+    expected = model(X)[0].detach().numpy()
+    for given in (model(X.tolist()), model({"x": X}), model(x=X), model(X.astype(">f4"))):
+        np.testing.assert_array_equal(given[0].detach().numpy(), expected)
+    for wrong, args, named in (
+        ("2 were given", (X, X), {}), ("'x'] is given twice", (X,), {"x": X}),
+        ("no \\['q'\\]; \\['x'\\] is missing", (), {"q": X}),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=wrong):
+            model(*args, **named)
+    with pytest.raises(TypeError, match="from_proto"):
+        genesis.onnx.load(helper.make_model(helper.make_graph([], "g", [], [])))
+
+
+def test_what_a_session_takes(path):
+    with pytest.warns(UserWarning, match="'CUDAExecutionProvider' is not available"):
+        session = genesis.onnx.InferenceSession(path, providers=["CUDAExecutionProvider"])
+    (expected,) = session.run(["y"], {"x": X})
+    for given in (X.tolist(), X.astype(">f4"), np.asfortranarray(X)):
+        np.testing.assert_array_equal(session.run(None, {"x": given})[0], expected)
+    for wrong in ([X], None):
+        with pytest.raises(TypeError, match="inputs by name"):
+            session.run(None, wrong)
+
+
+def test_commands(path, tmp_path, capsys):
+    from genesis.cli import main
+
+    np.savez(tmp_path / "x.npz", x=X)
+    found = str(tmp_path / "y.npz")
+    assert main(["onnx", "run", path, "--inputs", str(tmp_path / "x.npz"), "--output", found]) == 0
+    np.testing.assert_array_equal(np.load(found)["z"], -X)
+    assert main(["onnx", "check", path, "--size", "batch=3"]) == 0
+    capsys.readouterr()
+    (tmp_path / "bad.npz").write_text("no archive")
+    (tmp_path / "bad.onnx").write_bytes(b"")
+    for said, *words in (
+        ("no open size \\['q'\\]; there are \\['batch'\\]", "run", path, "--size", "q=1"),
+        (r"bad\.npz is no \.npz file", "run", path, "--inputs", str(tmp_path / "bad.npz")),
+        (r"bad\.onnx has no graph", "check", str(tmp_path / "bad.onnx")),
+    ):
+        assert main(["onnx", *words]) == 1
+        assert re.search(said, capsys.readouterr().err)

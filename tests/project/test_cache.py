@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genesis import store as disk
+from genesis import content_store as disk
 from genesis.backends import get
 from genesis.compiler import Program, compile_graph, using
 from genesis.compiler import compile as compiler
@@ -31,11 +31,11 @@ from genesis.compiler.options import current
 from genesis.compiler.program import disk_cache
 from genesis.compiler.program.digest import identity, spell
 from genesis.compiler.report import report
+from genesis.content_store import CacheWarning, Store, UnsafeDirectory, digest
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, float32, float64, int32, int64
 from genesis.ir.node import Leaf, Node, const, elementwise, node
 from genesis.ir.size import Size, evaluate, product
-from genesis.store import CacheWarning, Store, UnsafeDirectory, digest
 
 ROOT = Path(__file__).parents[2]
 
@@ -369,7 +369,7 @@ def test_leftovers_of_killed_writers_go(folder: Path, store: Store) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from genesis import store
+from genesis import content_store as store
 
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

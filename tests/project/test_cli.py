@@ -13,7 +13,7 @@ import pytest
 
 import genesis
 from genesis.cli import main
-from genesis.store import Store
+from genesis.content_store import Store
 
 ROOT = Path(__file__).parents[2]
 

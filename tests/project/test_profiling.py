@@ -22,10 +22,10 @@ from genesis import events, functional
 from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import memory, runtime
 from genesis.cli import main
+from genesis.content_store import Store
 from genesis.ndarray import NDArray
 from genesis.profiling import Machine, Profile, bench, machine, profiler
 from genesis.profiling.machine import this_machine
-from genesis.store import Store
 
 ROOF = Machine(
     "a chip", 2, {"float32": 100e9, "float64": 50e9}, ((1 << 20, 200e9), (1 << 27, 2e10))

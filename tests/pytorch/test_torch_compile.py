@@ -622,3 +622,75 @@ def test_constants_have_contents_while_pytorch_traces() -> None:
     with FakeTensorMode():
         run = Executable(module, "cpu")
     torch.testing.assert_close(run([x])[0], x + constant)
+
+
+# ---- numbers
+
+
+def _scaled_by_item(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return y * x.sum().item() + 2 * x.max().item()
+
+
+def _picked_by_item(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    place = i.item()
+    torch._check(place >= 0)
+    torch._check(place < x.shape[0])
+    return x[place] * 2
+
+
+def _filled_by_item(x: torch.Tensor) -> torch.Tensor:
+    return torch.full((4,), x.max().item()) + x.shape[0]
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_what_item_gives_is_computed_with() -> None:
+    """It would divide the graph, and warn, if it had to be a number."""
+    cases: list[tuple[Callable[..., Any], Callable[[int], Any]]] = [
+        (_scaled_by_item, lambda n: (torch.randn(n), torch.randn(3))),
+        (_picked_by_item, lambda n: (torch.randn(40), torch.tensor(n))),
+        (_filled_by_item, lambda n: (torch.randn(n),)),
+    ]
+    for f, make in cases:
+        run = compiled(f, fullgraph=True)
+        for n in (5, 9, 30):
+            args = make(n)
+            torch.testing.assert_close(run(*args), f(*args))
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_where_item_must_be_a_number_pytorch_gives_it() -> None:
+
+    def first(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        count = n.item()
+        torch._check(count >= 0)
+        torch._check(count <= 8)
+        return torch.arange(count).sum() + x
+
+    run = compiled(first, fullgraph=True)
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        for n in (2, 5, 8):
+            args = torch.ones(3), torch.tensor(n)
+            torch.testing.assert_close(run(*args), first(*args))
+
+
+def test_heads_are_repeated_over_a_cache_that_grows() -> None:
+    """PyTorch asks for sizes by an operator there, and has two symbols for one length."""
+
+    def attend(q: Any, k: Any, v: Any, old_k: Any, old_v: Any, mask: Any) -> torch.Tensor:
+        k = torch.cat([old_k, k], 2).repeat_interleave(2, 1)
+        v = torch.cat([old_v, v], 2).repeat_interleave(2, 1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    run = compiled(attend)
+    for n in (5, 9, 17):
+        new = [torch.randn(1, heads, 1, 8) for heads in (4, 2, 2)]
+        old = [torch.randn(1, 2, n, 8) for _ in range(2)]
+        args = (*new, *old, torch.ones(1, 1, 1, n + 1).bool())
+        torch.testing.assert_close(run(*args), attend(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_unknown_modes_and_options_are_errors() -> None:
+    for wrong in ({"mode": "fastest"}, {"options": {"frooze": True}}):
+        with pytest.raises(Exception, match=r"fastest|frooze"):
+            compiled(nn.Linear(2, 2), **wrong)(torch.ones(1, 2))

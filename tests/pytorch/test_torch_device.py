@@ -22,15 +22,15 @@ from torch.testing import assert_close
 from genesis import ndarray as nd
 from genesis.torch.aten import FallbackWarning, Unsupported, implementations
 from genesis.torch.device import (
-    copies,
     cpu_fallback,
     device_names,
     fallback,
     fallbacks,
+    graph_cache,
     register,
 )
-from genesis.torch.device.contents import contents, runtime
 from genesis.torch.device.schema import operator
+from genesis.torch.device.storage_contents import contents, runtime
 
 register()
 
@@ -676,7 +676,7 @@ torch.manual_seed(1)
 a = torch.rand(3, device="genesis").tolist()
 torch.manual_seed(1)
 assert a == torch.rand(3, device="genesis").tolist()
-from genesis.torch.device.contents import contents, runtime
+from genesis.torch.device.storage_contents import contents, runtime
 del y, m
 runtime.collect()
 print(runtime.__name__, len(contents))
@@ -729,7 +729,7 @@ def test_copied_operators_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) ->
         return [p.cpu() for p in model.state_dict().values()]
 
     copied = training(4)
-    monkeypatch.setattr(copies.Copies, "find", lambda *_: None)
+    monkeypatch.setattr(graph_cache.Copies, "find", lambda *_: None)
     for one, other in zip(copied, training(4), strict=True):
         assert torch.equal(one, other)
 
@@ -785,5 +785,46 @@ def test_sparse_tensors() -> None:
     assert_close((torch.ones(2, 3, device=D) + sparse).cpu(), dense + 1)
     twice = torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (2, 2), device=D)
     assert_close(copy.deepcopy(twice).coalesce().values().cpu(), torch.tensor([3.0]))
-    with pytest.raises(NotImplementedError, match="sparse"):
-        sparse.zero_()
+    assert not sparse.zero_().to_dense().any()
+
+
+def test_sparse_gradients_accumulate() -> None:
+    fallback("allow")
+    found = []
+    for device in ("cpu", D):
+        torch.manual_seed(0)
+        model = nn.Embedding(10, 3, sparse=True).to(device)
+        for _ in range(2):
+            model(torch.tensor([1, 1, 4], device=device)).square().sum().backward()
+        assert model.weight.grad is not None
+        found.append(model.weight.grad.to_dense().cpu())
+    assert_close(found[1], found[0])
+
+
+def test_compressed_tensors() -> None:
+    fallback("allow")
+    dense = torch.tensor([[0.0, 1.0, 0.0, 0.0], [2.0, 0.0, 3.0, 0.0]])
+    for layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+        blocks = (1, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+        here = dense.to_sparse(layout=layout, blocksize=blocks)
+        there = dense.to(D).to_sparse(layout=layout, blocksize=blocks)
+        for x in (there, here.to(D)):
+            assert x.device.type == D and x.layout is layout and x._nnz() == here._nnz()
+            assert_close(x.values().cpu(), here.values())
+            assert_close(x.to_dense().cpu(), dense)
+            assert_close(x.cpu().to_dense(), dense)
+    rows = dense.to(D).to_sparse_csr()
+    matrix = torch.arange(8.0).view(4, 2)
+    assert_close((rows @ matrix.to(D)).cpu(), dense @ matrix)
+    assert_close((rows @ matrix[:, 0].to(D)).cpu(), dense @ matrix[:, 0])
+    assert_close((rows * 2).to_dense().cpu(), dense * 2)
+    for how in ("sum", "mean", "amax", "amin"):  # what it keeps for gradients depends on who asks
+        found = []
+        for place in ("cpu", D):
+            a = dense.to_sparse_csr().to(place).requires_grad_()
+            b = matrix.clone().to(place).requires_grad_()
+            torch.sparse.mm(a, b, how).square().sum().backward()
+            assert a.grad is not None and b.grad is not None
+            found.append([a.grad.to_dense().cpu(), b.grad.cpu()])
+        assert_close(found[1], found[0])
+    assert "crow_indices" in repr(rows) and "genesis" in repr(rows)

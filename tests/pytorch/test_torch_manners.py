@@ -289,6 +289,87 @@ def test_memory_that_is_freed_is_not_allocated() -> None:
     assert allocated() - before < 1 << 20
 
 
+def test_memory_counts_tensors_from_when_they_are_made() -> None:
+    genesis = torch.genesis  # type: ignore[attr-defined]
+    size = 64 << 20  # more than other tests may have left
+    before = genesis.memory_allocated()
+    x = torch.empty(size // 4, device=D)
+    y = x + 1  # pending
+    view = y[1:]
+    assert genesis.memory_allocated() - before == 2 * size
+    assert torch.accelerator.memory_allocated() == genesis.memory_allocated()
+    del x, y
+    assert genesis.memory_allocated() - before == size
+    del view
+    assert genesis.memory_allocated() == before
+    assert genesis.max_memory_allocated() >= before + 2 * size
+    genesis.reset_peak_memory_stats()
+    assert torch.accelerator.max_memory_allocated() < before + 2 * size
+    z = torch.ones(4, device=D)
+    z.untyped_storage().resize_(size)
+    assert genesis.memory_allocated() - before == size
+    assert genesis.memory_reserved() >= genesis.memory_allocated()
+    free, total = genesis.mem_get_info()
+    assert 0 < free <= total == genesis.get_device_properties().total_memory
+
+
+# ---- strides
+
+
+def _strides(device: str) -> Any:
+    f = nn.functional
+    images = torch.randn(2, 4, 8, 8).to(device).to(memory_format=torch.channels_last)
+    plain = torch.randn(2, 4, 8, 8).to(device)
+    weight = torch.randn(3, 4, 3, 3).to(device)
+    last = weight.to(memory_format=torch.channels_last)
+    matrix = torch.randn(4, 6).to(device)
+    square = matrix @ matrix.t() + 5 * torch.eye(4, device=device)
+    norm = nn.BatchNorm2d(4).to(device)
+    results = [
+        f.conv2d(images, weight), f.conv2d(plain, last), f.conv2d(plain, weight),
+        f.conv_transpose2d(images, last.transpose(0, 1)[:, :3]),
+        norm(images), norm(plain), norm.eval()(images), f.max_pool2d(images, 2),
+        f.avg_pool2d(images, 2), f.adaptive_avg_pool2d(images, 1), f.adaptive_max_pool2d(images, 2),
+        f.interpolate(images, scale_factor=2), f.pad(images, (1, 1)), f.group_norm(images, 2),
+        f.interpolate(images, scale_factor=2, mode="bilinear"),
+        f.dropout(images), images.softmax(1), torch.cat([images, images], 1), images.mean((2, 3)),
+        images + plain, plain + images, images.relu(), images.double(), images.flip(1),
+        images.cumsum(1), images.clone(), images.contiguous(), torch.empty_like(images),
+        matrix.t() + 1, matrix.t().softmax(0), matrix.t() @ matrix, matrix.t().cumsum(0),
+        matrix.t().sort(0)[0], matrix.t().masked_fill(matrix.t() > 0, 0), matrix.t().sum(0),
+        f.layer_norm(matrix.t(), (4,)), f.linear(matrix, matrix), torch.cat([matrix.t()] * 2),
+        torch.linalg.inv(square), torch.linalg.cholesky(square), torch.linalg.qr(square)[0],
+        torch.linalg.solve(square, matrix), torch.linalg.eigh(square)[1],
+    ]  # fmt: skip
+    return [x.stride() for x in results]
+
+
+def test_results_have_the_strides_that_they_have_on_the_cpu() -> None:
+    genesis.torch.fallback("allow")
+    want = _strides("cpu")
+    assert _strides(D) == want
+    assert _strides(D) == want  # by graphs that are copied
+    assert _strides(D) == want
+
+
+def _trained_channels_last(device: str) -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    ).to(device, memory_format=torch.channels_last)  # fmt: skip
+    x = torch.randn(2, 3, 8, 8).to(device, memory_format=torch.channels_last).requires_grad_()
+    model(x).square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.is_contiguous(memory_format=torch.channels_last)
+    assert model[0].weight.grad.is_contiguous(memory_format=torch.channels_last)  # type: ignore[union-attr]
+    return [x.grad, *(p.grad for p in model.parameters())]
+
+
+def test_a_network_of_channels_last() -> None:
+    same_on_both(_trained_channels_last, rtol=1e-3, atol=1e-4)
+
+
 # ---- peace
 
 

@@ -516,3 +516,31 @@ def test_backward_frees_what_was_saved() -> None:
     loss.backward()
     genesis.ndarray.realize(loss.array, x.grad.array)  # type: ignore[union-attr]
     assert saved() is None
+
+
+def test_going_backward_twice_is_refused_where_something_was_saved() -> None:
+    """As PyTorch has it, at the first call of an operation and at later ones, which are copied."""
+    cases: dict[str, Any] = {
+        "a number": lambda lib, x: x * 4.0,
+        "divided": lambda lib, x: x / 2.0,
+        "nothing": lambda lib, x: 1 - (x + 1),
+        "a tensor": lambda lib, x: x * lib.tensor([1.0, 2.0]),
+        "the result": lambda lib, x: x.exp(),
+        "shapes": lambda lib, x: lib.cat([x, x]).view(2, 2).expand(3, 2, 2).mean(),
+        "a layer": lambda lib, x: lib.nn.functional.gelu(x),
+        "a loss": lambda lib, x: lib.nn.functional.mse_loss(x, lib.tensor([0.0, 0.0])),
+        "a layer of numbers": lambda lib, x: (x.double() + 2).sum() * 3,
+    }
+
+    def refused(lib: Any, function: Any) -> bool:
+        y = function(lib, lib.tensor([1.0, 0.5], requires_grad=True)).sum()
+        y.backward()
+        try:
+            y.backward()
+        except RuntimeError:
+            return True
+        return False
+
+    for name, function in cases.items():
+        wanted = refused(torch, function)
+        assert [refused(genesis, function) for _ in range(4)] == [wanted] * 4, name

@@ -92,7 +92,7 @@ def test_copies_equal_the_operations(
     assert not composition._known
     for _ in range(3):
         assert _step(function, given, only_first) == first
-    assert all(composition._known.values())
+    assert all(x for (name, *_), x in composition._known.items() if not isinstance(name, type))
     with genesis.no_grad():
         plain = [y.numpy().tobytes() for y in _tensors(function(*given))]
         for _ in range(3):
@@ -205,7 +205,7 @@ def test_what_cannot_be_copied_is_called(monkeypatch: pytest.MonkeyPatch) -> Non
 
     @one_operation
     def noisy(x: Any) -> Any:
-        return x + genesis.randn(2)
+        return linear(x, genesis.ones(2, 2)) + genesis.randn(2)  # after one that is copied
 
     x = genesis.ones(2)
     for _ in range(5):
@@ -213,7 +213,8 @@ def test_what_cannot_be_copied_is_called(monkeypatch: pytest.MonkeyPatch) -> Non
         assert same(x) is x
     assert counter.item() >= 5  # recording it is one more call
     assert len({tuple(noisy(x).tolist()) for _ in range(5)}) == 5
-    assert not any(composition._known.values())
+    names = [f.__wrapped__ for f in (counting, same, noisy)]  # type: ignore[attr-defined]
+    assert not any(x for (name, *_), x in composition._known.items() if name in names)
 
 
 def test_modes_that_watch_operations_see_them() -> None:

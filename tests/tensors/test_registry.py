@@ -108,7 +108,7 @@ def test_scalar_rules_are_entered() -> None:
 
 def test_the_page_on_adding_an_operation(tmp_path: Path) -> None:
     """Its change to one file is made in a copy, where what it promises is then true."""
-    change, _, use = re.findall(r"^```python\n(.*?)^```\n", PAGE.read_text(), re.M | re.S)
+    change, _, row, use = re.findall(r"^```python\n(.*?)^```\n", PAGE.read_text(), re.M | re.S)
     skipped = shutil.ignore_patterns("__pycache__", "torch", "models", "recipes", "datasets")
     shutil.copytree(ROOT / "genesis", tmp_path / "genesis", ignore=skipped)
     path = tmp_path / "genesis" / "functional" / "activation.py"
@@ -117,10 +117,11 @@ def test_the_page_on_adding_an_operation(tmp_path: Path) -> None:
     assert name not in text
     text = text.replace("\n__all__ = [", f"\n{change}\n\n__all__ = [\n    {name!r},", 1)
     path.write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}:{ROOT / 'tests'}"}
     check = f"import genesis\nassert genesis.__file__.startswith({str(tmp_path)!r})\n{use}"
+    check += f"from tests.tensors.test_functional_math import X, _case, check\ncheck([{row}])\n"
     done = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, env=environment, cwd=tmp_path
     )
     said = re.findall(r"print\(.*\)  # (.*)", use)
-    assert done.stdout.splitlines() == said, done.stderr
+    assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr

@@ -3,6 +3,8 @@
 import copy
 import inspect
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -541,3 +543,45 @@ def test_jit_of_a_training_step() -> None:
         results.append((loss.item(), w.tolist()))
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-6)
     assert abs(results[0][0] - results[1][0]) < 1e-6
+
+
+def test_assigning_data_is_no_write_to_what_others_see() -> None:
+    x = genesis.ones(3)
+    apart, view = x.detach(), x[1:]
+    x.data = x.data * 2
+    assert apart.tolist() == [1, 1, 1] and view.tolist() == [1, 1] and x.tolist() == [2, 2, 2]
+    x = genesis.ones(3)
+    other = x.data * 2
+    x.data = other
+    other.add_(1.0)  # they share memory
+    assert x.tolist() == [3, 3, 3]
+    x = genesis.ones(3)
+    x.data = other[1:]
+    other.add_(1.0)
+    assert x.tolist() == [4, 4]
+    x = genesis.ones(3, requires_grad=True)
+    loss = (x * x).sum()
+    x.data = x.data * 3
+    loss.backward()  # of what it was
+    assert x.grad is not None and x.grad.tolist() == [2, 2, 2] and x.tolist() == [3, 3, 3]
+
+
+def test_an_optimizer_follows_data_that_is_assigned() -> None:
+    """In a process of its own: references that others have make it record anew, and say so."""
+    script = """
+import warnings
+warnings.simplefilter("error")
+import numpy as np, genesis
+x = genesis.tensor([1.0, 2.0], requires_grad=True)
+optimizer = genesis.optim.SGD([x], lr=0.25)
+want = np.array([1.0, 2.0])
+for _ in range(20):
+    optimizer.zero_grad()
+    (x * x).sum().backward()
+    optimizer.step()
+    x.data = x.data * 1.5
+    want = (want - 0.5 * want) * 1.5
+assert np.allclose(x.detach().numpy(), want)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

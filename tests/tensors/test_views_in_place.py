@@ -152,3 +152,57 @@ def test_a_view_of_everything_is_a_tensor_of_its_own_where_it_is_in_pytorch(name
         return identical, x.requires_grad, x.tolist()
 
     assert told(genesis) == told(torch)
+
+
+def test_what_is_written_keeps_its_own_gradient() -> None:
+    """A copy is an operation: gradients of it are not those of what was copied."""
+
+    def copied(lib: Any, x: Any) -> Any:
+        return lib.zeros(2).copy_(x)
+
+    def part(lib: Any, x: Any) -> Any:
+        whole = lib.zeros(3, 2)
+        row = whole[1]
+        row.copy_(x)
+        return row
+
+    def everything(lib: Any, x: Any) -> Any:
+        y = lib.zeros(2)
+        y[:] = x
+        return y
+
+    def run(lib: Any, write: Any) -> list[Any]:
+        w = lib.tensor([1.0, 2.0], requires_grad=True)
+        x = w * 2
+        x.retain_grad()
+        y = write(lib, x)
+        y.retain_grad()
+        heard: list[Any] = []
+        x.register_hook(lambda g: heard.append(("x", g.tolist())))
+        y.register_hook(lambda g: heard.append(("y", g.tolist())))
+        (x * 5 + y * 3).sum().backward()
+        apart = lib.autograd.grad((w * 2 + copied(lib, w * 3)).sum(), [w])
+        return [x.grad.tolist(), y.grad.tolist(), w.grad.tolist(), sorted(heard), apart[0].tolist()]
+
+    for write in (copied, part, everything):
+        ours, theirs = (run(lib, write) for lib in LIBRARIES)
+        assert ours == theirs
+
+
+def test_a_kept_gradient_is_that_of_the_new_contents() -> None:
+    """Where a tensor, or a view of one, is written, `retain_grad` goes over to what it is now."""
+
+    def run(lib: Any) -> list[Any]:
+        w = lib.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        x = w * 2
+        diagonal, alias = x.diagonal(), x[...]
+        for y in (x, diagonal, alias):
+            y.retain_grad()
+        diagonal *= 3
+        alias[0] = 1
+        x[False] = 7  # nothing is chosen
+        (x * x).sum().backward()
+        return [y.grad if y.grad is None else y.grad.tolist() for y in (w, x, diagonal)]
+
+    ours, theirs = (run(lib) for lib in LIBRARIES)
+    assert ours == theirs

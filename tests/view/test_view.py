@@ -13,7 +13,7 @@ from genesis.cli import main
 from genesis.profiling import Machine, machine
 from genesis.view import Recording, record
 from genesis.view.page import page
-from genesis.view.runs import read_runs
+from genesis.view.tensorboard import read_runs
 from genesis.view.text import text
 
 SCRIPT = """
@@ -138,7 +138,7 @@ def test_bad_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     script.write_text("raise SystemExit('it ran')")
     for arguments, said in (
         ([str(tmp_path / "none.py")], "there is no file"),
-        (["--output", str(tmp_path / "no" / "x.html"), str(script)], "No such file or directory"),
+        (["--output", str(tmp_path / "no" / "x.html"), str(script)], "no such folder"),
         (["--output", str(tmp_path), str(script)], "Is a directory"),
         (["--text", "--runs", str(tmp_path / "no"), str(script)], "no such folder of runs"),
     ):

@@ -1,9 +1,12 @@
 """Checkpoints of PyTorch, NumPy and Keras; what a hostile one cannot do; `genesis convert`."""
 
+import argparse
+import collections
 import os
 import pickle
 import zipfile
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +51,49 @@ def test_half_precision_and_parameters(torch, tmp_path):
     np.testing.assert_array_equal(found, module.weight.detach().float().numpy())
 
 
+def test_files_from_before_pytorch_1_6(torch, tmp_path):
+    base = torch.arange(12.0).reshape(3, 4)
+    state = {"a": base.t(), "part": base[1:, 2:], "n": torch.tensor(3), "b": torch.ones(2) > 0}
+    torch.save({"state_dict": state}, tmp_path / "x.pth", _use_new_zipfile_serialization=False)
+    same(open_weights(tmp_path / "x.pth"), {k: v.numpy() for k, v in state.items()})
+    good = (tmp_path / "x.pth").read_bytes()
+    for length in range(0, len(good), 7):
+        (tmp_path / "y.pth").write_bytes(good[:length])
+        with pytest.raises(BadFile):
+            open_weights(tmp_path / "y.pth")
+
+
+def test_what_trainings_keep_beside_weights(torch, tmp_path):
+    more = {
+        "best": np.float64(0.3), "args": argparse.Namespace(lr=0.1), "dtype": torch.float32,
+        "device": torch.device("cpu"), "losses": collections.defaultdict(list, a=[1]),
+    }  # fmt: skip
+    torch.save({"state_dict": {"w": torch.ones(2)}, **more}, tmp_path / "x.pt")
+    same(open_weights(tmp_path / "x.pt"), {"w": np.ones(2, np.float32)})
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "y.pt")
+    with pytest.raises(BadFile, match=r"makes a torch\.nn\.modules\.linear\.Linear.*state_dict"):
+        open_weights(tmp_path / "y.pt")
+
+
+def test_types_without_a_storage_of_their_own(torch, tmp_path):
+    numbers = torch.arange(6).reshape(2, 3)
+    state = {"f8": numbers.to(torch.float8_e4m3fn).t(), "u16": numbers.to(torch.uint16)}
+    torch.save(state, tmp_path / "x.pt")
+    weights = open_weights(tmp_path / "x.pt")
+    assert (weights.dtype("f8"), weights.dtype("u16")) == ("float8_e4m3fn", "uint16")
+    np.testing.assert_array_equal(weights.read("f8").astype("f4"), numbers.t().numpy())
+    np.testing.assert_array_equal(weights.read("u16"), numbers.numpy())
+
+
+def test_folders_of_pytorch_files(torch, tmp_path):
+    for k in (1, 2):
+        torch.save({f"w{k}": torch.ones(k)}, tmp_path / f"pytorch_model-0000{k}-of-00002.bin")
+    same(open_weights(tmp_path), {f"w{k}": np.ones(k, np.float32) for k in (1, 2)})
+    torch.save({"w1": torch.ones(1)}, tmp_path / "pytorch_model-00003-of-00003.bin")
+    with pytest.raises(BadFile, match=r"'w1' is in .* and another file"):
+        open_weights(tmp_path)
+
+
 class Evil:
     def __reduce__(self):
         return os.system, ("touch hacked",)
@@ -56,6 +102,10 @@ class Evil:
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
 def test_malicious_pickles_execute_nothing(tmp_path, protocol, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    magic = pickle.dumps(0x1950A86A20F9469CFC6C, 2)
+    Path("old.pt").write_bytes(magic + pickle.dumps({"w": Evil()}, protocol) * 4)
+    with pytest.raises(BadFile, match=r"system|instruction"):
+        open_weights("old.pt")
     with zipfile.ZipFile("x.pt", "w") as archive:
         archive.writestr("x/data.pkl", pickle.dumps({"w": Evil()}, protocol))
     with pytest.raises(BadFile, match=r"system|instruction"):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from genesis.backends.base import Binary
 from genesis.backends.cpu.compile import emit, object_key
 from genesis.backends.workers import each
-from genesis.store import default, digest
+from genesis.content_store import default, digest
 
 
 class Source(NamedTuple):

@@ -15,8 +15,8 @@ from functools import cache, lru_cache
 from itertools import count
 from typing import Any
 
+from genesis.content_store import digest, remember
 from genesis.events import span
-from genesis.store import digest, remember
 
 # One lock for everything LLVM: its objects are not thread-safe, and llvmlite serialises anyway.
 _lock = threading.RLock()

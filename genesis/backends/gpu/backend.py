@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from genesis.backends import base
 from genesis.backends.gpu.chip import Described, describe
-from genesis.backends.gpu.entry import parsed
+from genesis.backends.gpu.launch_entry import parsed
 from genesis.backends.gpu.runtime import amd, memory, nvidia, program
 from genesis.backends.gpu.runtime.driver import Device, Driver, DriverError
 from genesis.backends.gpu.runtime.transfer import Transfers
@@ -249,7 +249,7 @@ class HIPBackend(GPUBackend):
 def _without_alignment(binary: base.Binary) -> base.Binary:
     """The same kernel for pointers that may begin anywhere: from disk, or compiled."""
     from genesis.backends.gpu.binary import made, packed, unaligned, unpacked
-    from genesis.store import remember
+    from genesis.content_store import remember
 
     wanted = unaligned(binary)
     return unpacked(wanted.key, remember("object", wanted.key, lambda: packed(made(wanted))))

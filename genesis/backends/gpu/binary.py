@@ -21,11 +21,11 @@ from genesis.backends.gpu.codegen.render import render
 from genesis.backends.gpu.codegen.source import Argument, Source
 from genesis.backends.gpu.codegen.warp_specialised import by_roles
 from genesis.backends.gpu.compile import compile, parse_target
-from genesis.backends.gpu.entry import Count, parsed
+from genesis.backends.gpu.launch_entry import Count, parsed
+from genesis.content_store import digest
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Role, as_index
 from genesis.ir.node import Node
-from genesis.store import digest
 
 _OPERATIONS = {
     ops.ADD: "+", ops.SUB: "-", ops.MUL: "*", ops.FLOORDIV: "//", ops.MOD: "%",

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from genesis.compiler.fuse import cost
 from genesis.compiler.fuse.column_sums import with_column_sums
+from genesis.compiler.fuse.concatenation import between, pieces
 from genesis.compiler.fuse.conversions import (
     is_computed,
     is_decoded,
@@ -36,7 +37,7 @@ from genesis.compiler.fuse.demands import (
     rows_of_prefix,
     visits,
 )
-from genesis.compiler.fuse.gates import Gates
+from genesis.compiler.fuse.gated_products import Gates
 from genesis.compiler.fuse.groups import (
     Carried,
     Group,
@@ -51,7 +52,6 @@ from genesis.compiler.fuse.groups import (
 )
 from genesis.compiler.fuse.horizontal import along_rows, in_order, in_place, side_by_side
 from genesis.compiler.fuse.online_softmax import Found, find
-from genesis.compiler.fuse.split_gradient import between, pieces
 from genesis.compiler.graph.gpu.pad_rows import is_end
 from genesis.compiler.lower.movement import Indices, Memo, placed, source
 from genesis.compiler.passes import Fusing

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from genesis.compiler.fuse import groups
+from genesis.compiler.fuse.concatenation import between
 from genesis.compiler.fuse.online_softmax import AttentionGradients, StreamedSoftmax, finite
-from genesis.compiler.fuse.split_gradient import between
 from genesis.compiler.lower.movement import Indices, Memo, placed, source
 from genesis.ir import kernel as kir
 from genesis.ir import ops, pattern

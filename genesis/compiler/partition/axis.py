@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from genesis.compiler.partition.resharding import PARTIAL, Conversions, State
 from genesis.compiler.partition.rules import Form, reshaped, rule_of
-from genesis.compiler.partition.states import PARTIAL, Conversions, State
 from genesis.ir import ops
 from genesis.ir.node import Leaf, Node, Shape, node, topological
 from genesis.ir.placement import Split

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from genesis.compiler.partition.states import elements
+from genesis.compiler.partition.resharding import elements
 from genesis.ir import ops
 from genesis.ir.node import Call, Node, node, topological
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from genesis.compiler.partition.axis import Axis
 from genesis.compiler.partition.buckets import bucketed
 from genesis.compiler.partition.regather import regathered
-from genesis.compiler.partition.states import elements
+from genesis.compiler.partition.resharding import elements
+from genesis.compiler.partition.rules import is_constraint
 from genesis.compiler.program.digest import spell
-from genesis.compiler.verify.exchange import verify_states
+from genesis.compiler.verify.collectives import verify_states
 from genesis.ir import ops
 from genesis.ir.node import Call, Node, topological
 from genesis.ir.placement import MeshShape, Placement, Split, placed
@@ -38,6 +39,7 @@ Wanted = Placement | Free | None
 class Partitioned:
     """One rank's graph, how its results lie, and the node of the whole graph each node is of."""
 
+    mesh: MeshShape
     roots: tuple[Node, ...]
     placements: tuple[Placement | None, ...]
     origins: Mapping[Node, Node]
@@ -67,9 +69,9 @@ def partition(
             splits[number].append(split)
         origins = {new: origins.get(old, old) for new, old in done.origins.items()}
     placements = tuple(placed(mesh, tuple(found)) for found in splits)
-    final, sources = bucketed(*regathered(local, origins))
+    final, sources = bucketed(*regathered(*_granted(local, origins)))
     verify_states(final, mesh, leaves, placements)
-    return Partitioned(final, placements, sources)
+    return Partitioned(mesh, final, placements, sources)
 
 
 def _split(done: Axis, root: Node, want: Wanted, k: int) -> Split | None:
@@ -80,8 +82,28 @@ def _split(done: Axis, root: Node, want: Wanted, k: int) -> Split | None:
     return Split(state, root in done.stored) if isinstance(state, int) else None
 
 
+def _granted(
+    roots: Sequence[Node], origins: Mapping[Node, Node]
+) -> tuple[tuple[Node, ...], dict[Node, Node]]:
+    """The graph without constraints, whose operands lie as they wish now."""
+    made: dict[Node, Node] = {}
+    found: dict[Node, Node] = {}
+    for n in topological(roots):
+        if n.op is ops.ITEM and is_constraint(n.inputs[0]):
+            made[n] = made[n.inputs[0].inputs[0]]
+        else:
+            made[n] = n.with_inputs(tuple(made[i] for i in n.inputs))
+        found.setdefault(made[n], origins.get(n, n))
+    return tuple(made[n] for n in roots), found
+
+
+def constraints(roots: Sequence[Node]) -> set[MeshShape]:
+    """The meshes on which a graph says where arrays are to lie."""
+    return {MeshShape(*n.attr.options[:2]) for n in topological(roots) if is_constraint(n)}
+
+
 def _mesh(roots: Sequence[Node], leaves: Mapping[int, Placement]) -> MeshShape:
-    meshes = {p.mesh for p in leaves.values()}
+    meshes = {p.mesh for p in leaves.values()} | constraints(roots)
     if len(meshes) != 1:
         names = sorted(m.name for m in meshes)
         raise ValueError(f"arrays of one program lie on one mesh, not on {names}")
@@ -111,4 +133,6 @@ def exchanges(roots: Sequence[Node]) -> Iterator[tuple[Node, int]]:
             yield n, sum(elements(s) * d.itemsize for d, s in what.operands)
 
 
-__all__ = ["FREE", "Partitioned", "Wanted", "described", "exchanges", "partition"]
+__all__ = [
+    "FREE", "Partitioned", "Wanted", "constraints", "described", "exchanges", "partition",
+]  # fmt: skip

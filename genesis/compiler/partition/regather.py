@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from genesis.compiler.partition import buckets
-from genesis.compiler.partition.states import elements
+from genesis.compiler.partition.resharding import elements
 from genesis.ir import ops
 from genesis.ir.node import Node, node, topological
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from genesis.compiler.partition.states import PARTIAL, State, elements
+from genesis.compiler.partition.resharding import PARTIAL, State, elements
 from genesis.ir import ops
 from genesis.ir.dtype import int64
 from genesis.ir.evaluate import evaluate as evaluated
@@ -432,6 +433,8 @@ def as_real(p: Axis, n: Node) -> Form:
 def item(p: Axis, n: Node) -> Form | Node:
     """A result of a call; exchanges along other axes of the mesh go on with blocks."""
     called = n.inputs[0]
+    if is_constraint(called):
+        return _constrained(p, n)
     if called.op is not ops.CALL or not called.attr.name.startswith("exchange."):
         return node(n.op, (p.to(called, None),), n.attr, n.dtype, n.shape)
     x = called.inputs[0]
@@ -444,8 +447,28 @@ def item(p: Axis, n: Node) -> Form | Node:
     return p.kept(n, state, x in p.stored, _again(p, n, p.to(x, state), p.shape(n.shape, state)))
 
 
+def is_constraint(n: Node) -> bool:
+    """Whether a node says where its operand is to lie (`genesis.distributed.constrain`)."""
+    return n.op is ops.CALL and n.attr.name == "placement.constrain"
+
+
+def _constrained(p: Axis, n: Node) -> Node:
+    """What lies as it is wished; along axes without a wish as it comes, if that leaves room."""
+    (x,) = n.inputs[0].inputs
+    axes, _, pairs = n.inputs[0].attr.options
+    wishes, stored = dict(pairs), x in p.stored
+    state = wishes.get(p.axis, p.state[x])
+    if p.axis in wishes:
+        stored = False
+    elif isinstance(state, int):
+        later = axes[[axis for axis, _ in axes].index(p.axis) + 1 :]
+        parts = prod(size for axis, size in later if wishes.get(axis, -1) == state)
+        state = None if evaluate(n.shape[state], {}) % (parts * p.size) else state
+    return p.kept(n, state, stored, _again(p, n, p.to(x, state), p.shape(n.shape, state)))
+
+
 def _again(p: Axis, n: Node, x: Node, shape: Any) -> Node:
-    """An exchange along another axis, of what this rank has."""
+    """An exchange along another axis, or a constraint, of what this rank has."""
     what = n.inputs[0].attr
     forms = ((x.dtype, x.shape),), ((n.dtype, shape),)
     call = type(what)(what.name, what.options, *forms)
@@ -453,8 +476,8 @@ def _again(p: Axis, n: Node, x: Node, shape: Any) -> Node:
 
 
 def called(p: Axis, n: Node) -> Form | Node:
-    """A call needs everything; an exchange is made again with its result."""
-    if n.attr.name.startswith("exchange."):
+    """A call needs everything; an exchange or a constraint is made again with its result."""
+    if n.attr.name.startswith("exchange.") or is_constraint(n):
         return n
     return whole(p, n)
 

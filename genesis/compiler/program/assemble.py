@@ -25,6 +25,7 @@ from genesis.compiler.program.memory_plan import Temporary
 from genesis.compiler.program.program import Derivation, Early, Output, Program, Stage, Step
 from genesis.compiler.program.reuse_inputs import overwrites
 from genesis.compiler.schedule.steps.queries import accesses, elements
+from genesis.content_store import digest
 from genesis.ir import ops
 from genesis.ir.kernel import (
     Buffer,
@@ -40,7 +41,6 @@ from genesis.ir.kernel import (
 )
 from genesis.ir.node import Form, Node, mentions, topological
 from genesis.ir.size import Dim, Size, product
-from genesis.store import digest
 
 Places = dict[Node, int]  # the frame slots of stored values
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from genesis.content_store import digest
 from genesis.ir.dtype import DType
 from genesis.ir.node import Call, Leaf, Node, Prefix, Recurrence, Shape, topological
 from genesis.ir.size import Quotient, Size, Symbol
-from genesis.store import digest
 
 
 def identity(roots: Sequence[Node]) -> str:

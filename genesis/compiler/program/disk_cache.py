@@ -19,11 +19,11 @@ from genesis.backends import base
 from genesis.compiler.program.memory_plan import Temporary
 from genesis.compiler.program.program import Derivation, Early, Output, Program
 from genesis.compiler.tuned import database, kernel_key, target_of, told
+from genesis.content_store import Store
 from genesis.ir.dtype import ALL, DType
 from genesis.ir.node import Form
 from genesis.ir.numpy_library import reference
 from genesis.ir.size import Dim, Quotient, Size
-from genesis.store import Store
 
 #: The fields of a file.
 _FIELDS = frozenset((

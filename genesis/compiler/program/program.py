@@ -268,7 +268,7 @@ class Program:
         key = (elsewhere, *(sizes[name] for name in self.symbols))
         cache = cast("dict[tuple[object, ...], Placement]", _placements(self))
         if key not in cache:
-            if len(cache) > 256:
+            if len(cache) >= _PLACEMENTS:
                 cache.clear()
             rooms = [Room(o.nbytes, o.first if o.reuses is None else 0) for o in self.outputs]
             needed = [
@@ -281,6 +281,7 @@ class Program:
         return cache[key]
 
 
+_PLACEMENTS = 4096  # that are kept, of as many sizes
 _WORD = (1 << 64) - 1
 
 

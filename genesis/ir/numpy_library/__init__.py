@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Reference = Callable[..., tuple[npt.NDArray[Any], ...]]
 
-MODULES = ("exchange", "fourier", "indexing", "linalg", "sorting")
+MODULES = ("exchange", "fourier", "indexing", "linalg", "placement", "sorting")
 
 
 def started(

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, int64, uint64
-from genesis.ir.size import product
+from genesis.ir.size import Dim, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.subgraph import Subgraph
-from genesis.ndarray.core.value import Checked, Value
+from genesis.ndarray.core.value import NO_AXIS, Checked, Value
 
 if TYPE_CHECKING:
     from genesis.backends.base import Later
@@ -46,15 +46,22 @@ def codes(checks: Sequence[Checked]) -> list[Value]:
     found = []
     for check in checks:
         index = check.inputs[0]
-        graph = _code_of(index.dtype, index.shape, index.device)
+        whole = check.extent if check.axis < NO_AXIS else None
+        graph = _code_of(index.dtype, index.shape, index.device, whole)
         found.append(graph.copy([index], index.device)[graph.places[0]])
     return found
 
 
 @lru_cache(maxsize=256)
-def _code_of(dtype: DType, shape: Shape, device: str) -> Subgraph:
-    index = primitive.parameter(dtype, shape, device)
-    return Subgraph([index], [code(index)])
+def _code_of(dtype: DType, shape: Shape, device: str, whole: Dim | None) -> Subgraph:
+    """What computes the code of an index; of an axis of this `whole` extent if none is negative."""
+    index = found = primitive.parameter(dtype, shape, device)
+    if whole is not None:
+        found = cast(index, int64)
+        below = elementwise(ops.SUB, found, primitive.extent(whole, int64, device))
+        negative = elementwise(ops.LT, found, constant(0, int64, device))
+        found = primitive.where(negative, below, found)
+    return Subgraph([index], [code(found)])
 
 
 def code(index: Value) -> Value:
@@ -89,7 +96,7 @@ def require(name: str, code: int, extent: int, axis: int, where: str = "") -> No
 def from_start(axis: int) -> int:
     """An axis as the check of an index that never counts from the end has it; and back.
 
-    In such an index what is negative was moved by the extent of the axis, so that it is outside.
+    Its code is computed of what is negative moved by the extent of the axis, so that it is outside.
     """
     return NO_AXIS - 1 - axis
 
@@ -114,8 +121,6 @@ def settle(wait: bool, most: int | None = None) -> None:
         most = most and most - 1
 
 
-#: The axis of a check that is not of positions.
-NO_AXIS = -1
 #: An index of so many elements is worth a kernel more, not to be read twice.
 MANY = 1 << 16
 #: How many codes are waited for at the same time.

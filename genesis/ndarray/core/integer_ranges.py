@@ -6,7 +6,8 @@ in range by construction, and so need no check when they are used as an index.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from genesis.ir import ops
 from genesis.ir.dtype import bool_
@@ -20,9 +21,12 @@ Span = tuple[int, int]  # the least and the greatest integer
 DEEP = 64
 
 
-def span(value: Value) -> Span | None:
-    """The least and the greatest integer a value can hold, where its making tells."""
-    memo: dict[Value, Span | None] = {}
+def span(value: Value, known: Mapping[Value, Span] = MappingProxyType({})) -> Span | None:
+    """The least and the greatest integer a value can hold, where its making tells.
+
+    Those of some that it is made of may be `known`.
+    """
+    memo: dict[Value, Span | None] = {**known}
     budget = [DEEP]
     return _span(value, memo, budget)
 

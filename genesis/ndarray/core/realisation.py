@@ -34,7 +34,7 @@ from genesis.ndarray.core.index_checks import checks_in, codes, require
 from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.core.pending_graph import PendingGraph, are_too_many_forms, forget_forms
 from genesis.ndarray.core.source_lines import Places
-from genesis.ndarray.core.storage import pending_states
+from genesis.ndarray.core.storage import advanced, pending_states
 from genesis.ndarray.core.symbolic_sizes import GeneralForm, Use
 from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, lock, thread
 
@@ -188,13 +188,17 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
         if by_device:
             # What was written on the way goes along: a loop that asks for one number in every
             # turn (the loss of a training step) then runs the same program in every turn.
-            for value in [s.actual for w in thread.written if (s := w()) is not None]:
+            written = thread.written
+            for value in [s.actual for w in written if (s := w()) is not None] if written else ():
                 if value.memory is None:
                     by_device.setdefault(value.device, {})[value] = None
         for device, roots in by_device.items():
             try:
-                with events.span("realise"):
+                if events.watcher is None:
                     _realize(roots, device, sizes or {})
+                else:
+                    with events.span("realise"):
+                        _realize(roots, device, sizes or {})
             finally:
                 # A write that failed is not tried again with everything that follows.
                 thread.pending = 0
@@ -212,7 +216,7 @@ def _realize(
         Checked.waiting = False
         _check(_checks_near(roots), device, sizes)
     graph = PendingGraph(roots, *within)
-    while _adds(graph, device, sizes):
+    while (advanced or not graph.plain) and _adds(graph, device, sizes):
         graph.leave()
         graph = PendingGraph(roots, *within)
     known = not sizes and events.watcher is None  # else more is wanted than a recipe has
@@ -474,10 +478,10 @@ def _run(graph: PendingGraph, recipe: Recipe, device: str) -> None:
         program = entry.program
         inputs = [source.pointer(order) for source in recipe.inputs]
         scalars = [attr.found(order) for attr in recipe.scalars]
-        allocate = backend_of(device).allocate
+        new = backend_of(device).allocate_many([n for taken, n in recipe.outputs if taken is None])
         outputs = [
-            allocate(nbytes) if taken is None else cast("Memory", order[taken].memory)
-            for taken, nbytes in recipe.outputs
+            new.pop(0) if taken is None else cast("Memory", order[taken].memory)
+            for taken, _ in recipe.outputs
         ]
         before = program.runs
         try:

@@ -62,9 +62,12 @@ class Places:
         return None if code is None else describe(code, instruction)
 
 
-def caller() -> tuple[CodeType | None, int]:
-    """The code object and instruction offset of the innermost frame outside the package."""
-    frame = sys._getframe(1)
+def caller(above: int = 1) -> tuple[CodeType | None, int]:
+    """The code object and instruction offset of the innermost frame outside the package.
+
+    The first frames, this function's among them, are known to be inside: looking at one is slow.
+    """
+    frame = sys._getframe(above)
     while OURS[frame.f_code.co_filename]:
         if frame.f_back is None:
             return None, 0

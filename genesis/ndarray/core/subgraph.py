@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.ir import ops
@@ -31,6 +31,9 @@ from genesis.ndarray.core.value import (
     cut,
     thread,
 )
+
+if TYPE_CHECKING:
+    from genesis.ndarray.ops.index_arguments import KnownChecks
 
 
 class _Made(NamedTuple):
@@ -52,7 +55,8 @@ class Subgraph:
     """Values as data: the inputs come first, then what is made, in order."""
 
     __slots__ = (
-        "form", "height", "inputs", "made", "order", "outputs", "places", "plain", "_parts",
+        "checks", "form", "height", "inputs", "made", "order", "outputs", "places", "plain",
+        "single", "_parts",
     )  # fmt: skip
 
     def __init__(self, inputs: Sequence[Value], roots: Sequence[Value]) -> None:
@@ -76,12 +80,18 @@ class Subgraph:
         self.height = max(heights, default=0)
         self.order = places  #: the values themselves, and where they are among all
         self.inputs = len(inputs)
-        self.plain = all(m.kind is Value and m.op is not ops.ITEM for m in self.made)
+        #: Whether indices in a copy are in range, as far as that is known; None: there are none.
+        self.checks = _known_checks(places, inputs)
+        self.plain = (self.checks is None or self.checks.decidable) and all(
+            m.kind in (Value, Checked) and m.op is not ops.ITEM for m in self.made
+        )
         #: Where among all are the values that a copy gives, by their numbers among what it gives.
         self.outputs: list[int] = []
         self._parts: list[tuple[int, int, DType, Shape]] = []  # their forms and heights
         self.places = self.give([places[v] for v in roots])  #: where the roots are in a copy
         self.form = new_form()  #: of its blocks
+        alone = self.plain and len(self.made) == 1 and self.checks is None
+        self.single = self.made[0] if alone else None
 
     def give(self, places: Sequence[int]) -> list[int]:
         """Have copies give these values, too; says where they are in a copy."""
@@ -93,23 +103,45 @@ class Subgraph:
         given = {place: k for k, place in enumerate(self.outputs, self.inputs)}
         return [given.get(place, place) for place in places]
 
-    def copy(self, inputs: Sequence[Value], device: str) -> list[Value]:
-        """The inputs, and after them the values that are made of them and given."""
+    def copy(self, inputs: Sequence[Value], device: str, passed: bool | None = None) -> list[Value]:
+        """The inputs, and after them the values that are made of them and given.
+
+        `passed` says whether all checks are known to pass, if somebody has asked before.
+        """
         values = list(inputs)
         below = max([v.depth for v in values], default=0)
         if below + self.height >= MAX_DEPTH:
             cut(values)
             below = 0
         thread.pending += len(self.made)
+        if self.single is not None:  # a block would be more than what it stands for
+            _, picked, several, op, attr, dtype, shape, _, form, _ = self.single
+            value: Any = Value.__new__(Value)
+            if several:
+                value.inputs = value.sources = picked(values)
+            else:
+                value.inputs = value.sources = () if picked is None else (values[picked],)
+            value.op = op
+            value.attr = attr
+            value.dtype = dtype
+            value.shape = shape
+            value.device = device
+            value.depth = below + 1
+            value.memory = None
+            value.code, value.instruction = caller(3)
+            value.form = form
+            values.append(value)
+            return values
         block = Block()
         block.template = self
         block.sources = tuple(values)
         block.device = device
         block.parts = parts = []
         block.depth = below
-        block.code, block.instruction = code, instruction = caller()
+        block.code, block.instruction = code, instruction = caller(3)
         block.form = self.form
-        if not self.plain:
+        block.passed = self.passes(values) if passed is None else passed
+        if not self.plain or not block.passed:
             made = self.expand(block)
             return values + [made[place] for place in self.outputs]
         new = Part.__new__
@@ -127,6 +159,10 @@ class Subgraph:
             parts.append(ref(value))
             values.append(value)
         return values
+
+    def passes(self, inputs: Sequence[Value]) -> bool:
+        """Whether all checks of a copy are known to pass."""
+        return self.checks is None or (self.plain and self.checks.pass_for(inputs))
 
     def expand(self, block: Block) -> list[Value]:
         """Make the values that a block stands for; its parts become plain ones."""
@@ -158,11 +194,19 @@ class Subgraph:
             value.form = form
             value.__class__ = kind  # at last: until then who looks into a part waits for the lock
             if kind is not Value:
-                _complete(value, more)
+                _complete(value, more, block.passed)
             elif op is ops.ITEM:
                 value.inputs[0].items.append(ref(value))
             values.append(value)
         return values
+
+
+def _known_checks(places: dict[Value, int], inputs: Sequence[Value]) -> KnownChecks | None:
+    if not any(type(v) is Checked for v in places):
+        return None
+    from genesis.ndarray.ops.index_arguments import KnownChecks
+
+    return KnownChecks(places, inputs)
 
 
 class NotASubgraph(Exception):
@@ -185,11 +229,11 @@ def _described(v: Value, places: tuple[int, ...], height: int) -> _Made:
     )  # fmt: skip
 
 
-def _complete(value: Any, more: tuple[Any, ...]) -> None:
+def _complete(value: Any, more: tuple[Any, ...], passed: bool) -> None:
     """Give a value of another kind what only it has."""
     if type(value) is Several:
         value.items = []
     else:
         value.name, value.extent, value.axis = more
-        value.passed = False
-        Checked.waiting = True
+        value.passed = passed
+        Checked.waiting |= not passed

@@ -10,11 +10,11 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from sys import _getframe, gettrace, settrace
 from threading import RLock
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import ref
 
@@ -213,8 +213,8 @@ class Value:
             depth = 0
         self.depth = depth + 1
         thread.pending += 1
-        # The same walk as `provenance.caller`, written out here because every operation pays it.
-        frame = _getframe(1)
+        # The same walk as `source_lines.caller`, written out here because every operation pays it.
+        frame = _getframe(2)
         while OURS[frame.f_code.co_filename]:
             back = frame.f_back
             if back is None:
@@ -307,7 +307,9 @@ class Part(Value):
 class Block:
     """A copy of a subgraph that nobody has looked into: its inputs, and which parts are alive."""
 
-    __slots__ = ("template", "sources", "parts", "device", "depth", "code", "instruction", "form")
+    __slots__ = (
+        "template", "sources", "parts", "device", "depth", "code", "instruction", "form", "passed",
+    )  # fmt: skip
 
     memory = None
 
@@ -319,6 +321,7 @@ class Block:
     code: CodeType | None
     instruction: int
     form: int
+    passed: bool  # whether the checks in it were made
 
     def expand(self) -> list[Value]:
         """Make the values that the parts are made of; the parts are plain values then."""
@@ -337,6 +340,10 @@ class Several(Value):
     def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)
         self.items = []
+
+
+#: The axis of a check that is not of positions.
+NO_AXIS = -1
 
 
 class Checked(Value):
@@ -395,6 +402,15 @@ def recorded_by(recorder: Recorder | None) -> Iterator[None]:
         thread.recorder, thread.listener, thread.eager = before
 
 
+def need_contents(what: str, instead: str) -> None:
+    """A CaptureError where somebody records: what depends on data is known when a program runs."""
+    if thread.recorder is not None:
+        raise CaptureError(
+            f"{what} depends on data, which is not known while {thread.recorder.name} records the "
+            f"function; {instead}"
+        )
+
+
 def unrecorded() -> AbstractContextManager[None]:
     """Do what is no part of the function that `jit` records on this thread."""
     return recorded_by(None)
@@ -430,10 +446,11 @@ def unwatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     A recorder sees every call of a Python function (`genesis.ndarray.tracing.watch`), and Python is
     slow while somebody looks; most of the calls are not the user's. Those that are go by
-    `rewatched`.
+    `rewatched`. Where an object of a user's class is given, which may be asked for its length, its
+    items or a number, Genesis is watched.
     """
     tracer = None if thread.recorder is None else gettrace()
-    if tracer is None or Extended.by_users:
+    if tracer is None or Extended.by_users or not _is_own((*args, *kwargs.values())):
         return function(*args, **kwargs)
     settrace(None)
     thread.tracer = tracer
@@ -442,6 +459,29 @@ def unwatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     finally:
         thread.tracer = None
         settrace(tracer)
+
+
+def _is_own(given: Iterable[Any]) -> bool:
+    """Whether looking into what is given runs no code of a user's."""
+    for x in given:
+        kind = type(x)
+        if kind in _PLAIN:
+            continue
+        known = kind is tuple or kind is list or kind is dict
+        if not known and not (x if kind is type else kind).__module__.startswith(_OURS):
+            return False
+        held = x.values() if isinstance(x, dict) else x if isinstance(x, tuple | list) else ()
+        if not _is_own(held):
+            return False
+    return True
+
+
+_OURS = ("genesis.", "numpy")  # whose classes are no user's
+#: What can be asked for nothing, or is called by `rewatched`.
+_PLAIN = frozenset((
+    bool, int, float, complex, str, bytes, type(None), slice, range, type(Ellipsis), FunctionType,
+    MethodType, BuiltinFunctionType, CodeType,
+))  # fmt: skip
 
 
 def rewatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from genesis.ndarray.core.index_checks import NO_AXIS, code, require
+from genesis.ndarray.core.index_checks import code, require
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import read_code, realize_values
-from genesis.ndarray.core.value import Checked, thread
+from genesis.ndarray.core.value import NO_AXIS, Checked
 from genesis.ndarray.ops.elementwise import where
-from genesis.ndarray.ops.index_arguments import in_memory
+from genesis.ndarray.ops.index_arguments import is_readable
 
 
 def demand(x: NDArray, wrong: Callable[[NDArray], NDArray], complaint: str) -> NDArray:
@@ -31,7 +31,7 @@ def demand(x: NDArray, wrong: Callable[[NDArray], NDArray], complaint: str) -> N
     if x.size == 0:
         return x
     mask = wrong(x).value
-    if thread.recorder is None and in_memory(x.value):
+    if is_readable(x.value):
         worst = code(mask)
         realize_values([worst])
         require(complaint, read_code(worst), 1, NO_AXIS)

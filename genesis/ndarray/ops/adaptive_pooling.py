@@ -20,11 +20,11 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops import pooling
 from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.elementwise import minimum, trunc, where
+from genesis.ndarray.ops.function_families import of_ranks
 from genesis.ndarray.ops.movement import concat, expand, narrow, permute, reshape
 from genesis.ndarray.ops.pooling import Pooled, greatest, require_float
 from genesis.ndarray.ops.reduction import amax
 from genesis.ndarray.ops.sliding_windows import PerAxis, batched, counting, number, pick, spread
-from genesis.ndarray.ops.variants import of_ranks
 from genesis.ndarray.random import uniform
 
 Sizes = int | Sequence[Dim | None]  # None keeps an axis as it is

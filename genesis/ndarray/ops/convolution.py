@@ -12,7 +12,9 @@ by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product as product_of
 from operator import index as as_int
 
@@ -22,10 +24,10 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast
 from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.elementwise import common_dtype
-from genesis.ndarray.ops.movement import flip, narrow, pad, permute, reshape
+from genesis.ndarray.ops.function_families import of_ranks
+from genesis.ndarray.ops.movement import flip, narrow, pad, reshape
 from genesis.ndarray.ops.padding import pad as continued
 from genesis.ndarray.ops.sliding_windows import PerAxis, Window, batched, pad_spatial
-from genesis.ndarray.ops.variants import of_ranks
 
 Edges = list[tuple[int, int]]
 
@@ -34,8 +36,22 @@ _MODES = ("reflect", "replicate", "circular")
 #: The largest window of a depthwise convolution whose sum is written out.
 STENCIL = 81
 
-#: So many pixels are few: their convolutions are products of rows with weights as they lie.
-FEW_PIXELS = 16
+
+class _Form(threading.local):
+    whole = False
+
+
+_form = _Form()
+
+
+@contextmanager
+def whole_convolutions() -> Iterator[None]:
+    """Have every convolution be one contraction: for whoever writes down what was computed."""
+    before, _form.whole = _form.whole, True
+    try:
+        yield
+    finally:
+        _form.whole = before
 
 
 def _conv(
@@ -75,7 +91,8 @@ def _conv(
     counts = sliding.window_counts(name, grouped.shape[3:], window, edges)
     padded = pad_spatial(grouped, edges)
     taps = reshape(weight, (groups, out // groups, channels, *window.size))
-    if out == groups > 1 and channels == 1 and product(window.size) <= STENCIL:
+    stencil = out == groups > 1 and channels == 1 and product(window.size) <= STENCIL
+    if stencil and not _form.whole:
         return _joined(_biased(name, _stencil(padded, taps, counts, window), bias), single)
     at, inside = _labels("o", rank), _labels("k", rank)
     total = _contracted(
@@ -337,10 +354,6 @@ def _phases(
     begin with the output. At stride 1 there is one phase, and dilation stays in the windows.
     """
     rank, stride = len(lengths), window.stride
-    pixels = x.shape[0] * product(x.shape[3:])
-    exact = common_dtype((x, weight)).accumulator is common_dtype((x, weight))
-    if x.shape[1] == 1 and isinstance(pixels, int) and 0 < pixels <= FEW_PIXELS and exact:
-        return _biased(name, _spread(name, x, weight, pixels, lengths, window), bias)
     taps = reshape(weight, (*x.shape[1:3], *weight.shape[1:]))
     edges: list[tuple[Dim, Dim]] = []
     counts, steps, firsts = [], [], []
@@ -381,24 +394,6 @@ def _phases(
         if (first, n) != (0, laid[d]):
             total = narrow(total, 3 + d, first, n)
     return total
-
-
-def _spread(
-    name: str, x: NDArray, weight: NDArray, pixels: int, lengths: Sequence[Dim], window: Window
-) -> NDArray:
-    """The same of few pixels: what each gives to all that it reaches, added up where they meet.
-
-    The weights are most of what is read, and so are read once, in order.
-    """
-    batch, _, channels, *counts = x.shape
-    order = (0, *range(3, x.ndim), 1, 2)
-    rows = reshape(permute(x, order), (pixels, channels))
-    flat = reshape(weight, (channels, product(weight.shape[1:])))
-    given = _contracted(name, rows, flat, ["p", "c"], ["c", "m"], ["p", "m"])
-    given = reshape(given, (batch, *counts, 1, *weight.shape[1:]))
-    rank = len(counts)
-    laid = (0, 1 + rank, 2 + rank, *range(1, 1 + rank), *range(3 + rank, 3 + 2 * rank))
-    return sliding.added(permute(given, laid), lengths, window)
 
 
 def _cut(

@@ -32,9 +32,9 @@ from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.ops.elementwise import astype
+from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.movement import as_shape
 from genesis.ndarray.ops.special.formula import Term
-from genesis.ndarray.ops.variants import variant
 
 ShapeLike = Dim | Sequence[Dim]
 

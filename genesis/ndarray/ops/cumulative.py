@@ -24,9 +24,9 @@ from genesis.ndarray.core.value import Value, apart
 from genesis.ndarray.ops import complexes
 from genesis.ndarray.ops.creation import asarray
 from genesis.ndarray.ops.elementwise import divide, logical_xor, multiply, subtract
+from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.movement import concat, narrow, normal_axis
 from genesis.ndarray.ops.reduction import sum as total
-from genesis.ndarray.ops.variants import variant
 from genesis.ndarray.pytree import flatten, unflatten
 
 # ---- running folds

@@ -37,7 +37,7 @@ from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise, kind_rank
 from genesis.ndarray.core.value import Value
-from genesis.ndarray.ops.variants import variant
+from genesis.ndarray.ops.function_families import variant
 
 Operand = NDArray | Number | Size
 Unary = Callable[[Operand], NDArray]

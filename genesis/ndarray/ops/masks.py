@@ -18,7 +18,7 @@ from genesis.ir.size import Dim, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant
-from genesis.ndarray.core.value import CaptureError, Value, thread
+from genesis.ndarray.core.value import Value, need_contents, thread
 from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.creation import asarray
 from genesis.ndarray.ops.cumulative import cumsum
@@ -135,12 +135,11 @@ def _compacted(name: str, flat: Value, mask: Value, size: int | None, fill: Valu
     count: Dim
     if size is not None:
         count = size
-    elif thread.recorder is not None:
-        raise CaptureError(
-            f"{name}: how many elements there are depends on data, which is not known while "
-            "genesis.jit records; give their number as size=, or select with where"
-        )
     else:
+        need_contents(
+            f"{name}: how many elements there are",
+            "give their number as size=, or select with where",
+        )
         count = int(total(wrap(cast(mask, int64))).item())
     base = primitive.broadcast(fill, (count,))
     if count == 0 or 0 in flat.shape:

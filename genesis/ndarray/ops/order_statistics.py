@@ -29,6 +29,7 @@ from genesis.ndarray.ops.elementwise import (
     round,
     where,
 )
+from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.gather_scatter import combined
 from genesis.ndarray.ops.grids import bucketize
 from genesis.ndarray.ops.movement import concat, moveaxis, narrow
@@ -36,7 +37,6 @@ from genesis.ndarray.ops.reduction import amax, amin, argmax
 from genesis.ndarray.ops.reduction import sum as total
 from genesis.ndarray.ops.sorting import Sorted, along, reduced, selected, sort, with_last
 from genesis.ndarray.ops.special.formula import Term
-from genesis.ndarray.ops.variants import variant
 
 
 def _middle(

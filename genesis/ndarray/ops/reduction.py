@@ -19,8 +19,8 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import complexes
+from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.movement import normal_axes, normal_axis
-from genesis.ndarray.ops.variants import variant
 
 Axes = int | Sequence[int] | None
 

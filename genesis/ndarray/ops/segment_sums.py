@@ -12,15 +12,15 @@ from genesis.ir.size import Dim
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import constant
-from genesis.ndarray.core.value import CaptureError, thread
+from genesis.ndarray.core.value import need_contents
 from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.creation import arange, asarray, zeros
+from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.gather_scatter import combined, index_reduce
 from genesis.ndarray.ops.index_arguments import positions
 from genesis.ndarray.ops.indexing import fitted
 from genesis.ndarray.ops.movement import unsqueeze
 from genesis.ndarray.ops.reduction import amax, amin
-from genesis.ndarray.ops.variants import variant
 
 
 def _segments(
@@ -104,11 +104,7 @@ def one_hot(index: Any, num_classes: int | None = None) -> NDArray:
 
 def _classes(name: str, x: NDArray) -> int:
     """One more than the greatest number of an array."""
-    if thread.recorder is not None:
-        raise CaptureError(
-            f"{name}: the size of the result depends on data, which is not known while "
-            "genesis.jit records; say how large it is (size=, num_classes=)"
-        )
+    need_contents(f"{name}: the size of the result", "say how large it is (size=, num_classes=)")
     if x.size == 0:
         return 0
     least, most = int(amin(x).item()), int(amax(x).item())

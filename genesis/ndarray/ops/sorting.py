@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from genesis.ir.dtype import bool_, int64
-from genesis.ir.size import Dim, Size
+from genesis.ir.size import Dim
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.interop import realize
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import constant
-from genesis.ndarray.core.value import CaptureError, thread
+from genesis.ndarray.core.value import need_contents
 from genesis.ndarray.ops.creation import asarray, zeros
 from genesis.ndarray.ops.cumulative import cumsum
 from genesis.ndarray.ops.elementwise import isnan, where
@@ -308,11 +308,7 @@ def _require_rank(name: str, k: int, least: int, n: Dim, x: NDArray) -> None:
 def _require_data(name: str, x: NDArray) -> None:
     if x.dtype.is_complex:
         raise TypeError(f"{name}: {x.dtype} numbers have no order; take the real part or abs")
-    if thread.recorder is not None or any(isinstance(extent, Size) for extent in x.shape):
-        raise CaptureError(
-            f"{name}: how many elements there are depends on data, which is not known while "
-            "genesis.jit records; call it outside"
-        )
+    need_contents(f"{name}: how many elements there are", "call it outside")
 
 
 __all__ = [

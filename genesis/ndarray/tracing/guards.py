@@ -35,6 +35,7 @@ _PLAIN = (bool, int, str, bytes, range, type(None))
 _LIGHT = (
     FunctionType, BuiltinFunctionType, ModuleType, type, type(MISSING), bool, int, str, type(None),
 )  # fmt: skip
+_NUMBERS = (int, float, str)
 #: What classes have that gives itself when it is read from the class.
 _METHODS = (FunctionType, property, type(list.append), type(object.__init__))
 _UNSETTLED = (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned)
@@ -146,7 +147,9 @@ class Guards:
     `known` gives the sources of objects that others look after, such as arguments.
     """
 
-    __slots__ = ("_attributes", "_count", "_counted", "_guards", "_items", "_lines", "_names")
+    __slots__ = (
+        "_attributes", "_count", "_counted", "_guards", "_items", "_lines", "_names", "_numbers",
+    )  # fmt: skip
 
     def __init__(
         self, reads: Iterable[Read], assumed: Sequence[tuple[Source, Any]], sources: Sources
@@ -159,6 +162,8 @@ class Guards:
         self._names: list[tuple[Callable[..., Any], Any, Any]] = []
         self._items: list[tuple[Callable[..., Any], Any, Source]] = []
         self._attributes: list[tuple[Source, str, Source]] = []
+        #: Attributes that are numbers or texts: those are as good as their equals.
+        self._numbers: list[tuple[Place, Any]] = []
         self._lines: dict[int, tuple[CodeType | None, int]] = {}  # where places were read
         for read in reads:
             if self._is_direct(read, sources):
@@ -200,6 +205,11 @@ class Guards:
             self._attributes.append((ref(owner), name, _constant(value)))
             return True
         if kind == "cell" or (kind == "attribute" and not _is_counted(read)):
+            if kind == "attribute" and type(value) in _NUMBERS:
+                place = Place(sources(owner), kind, name)
+                self._lines[id(place)] = read.at
+                self._numbers.append((place, value))
+                return True
             same = _identified(value)
             if same is not None:
                 found = "cell_contents" if kind == "cell" else name
@@ -221,6 +231,10 @@ class Guards:
                 found = getattr(owner(), name)
                 if found is None or found is not same():
                     return False
+            for (owner, _, name), value in self._numbers:
+                found = getattr(owner(), name)
+                if found is not value and fingerprint(found) != fingerprint(value):
+                    return False
         except (AttributeError, ValueError):  # deleted, or an empty cell
             return False
         for place, guard in self._guards:
@@ -239,7 +253,8 @@ class Guards:
         for get, name, value in self._names:
             if value is MISSING and get(name, MISSING) is not MISSING:
                 return f"the name {name!r} has been defined"
-        for place, guard in (*self._guards, *self._counted):
+        numbers = [(place, Guard.on(value)) for place, value in self._numbers]
+        for place, guard in (*numbers, *self._guards, *self._counted):
             if not guard.accepts(place()):
                 code, instruction = self._lines.get(id(place), (None, 0))
                 where = "" if code is None else f" (read at {located(code, instruction)})"
@@ -250,14 +265,23 @@ class Guards:
         return None
 
     def __len__(self) -> int:
-        direct = len(self._names) + len(self._items) + len(self._attributes)
+        direct = len(self._names) + len(self._items) + len(self._attributes) + len(self._numbers)
         return direct + len(self._guards) + len(self._counted)
 
 
 def _is_counted(read: Read) -> bool:
-    """Whether a place is in an object that counts its changes."""
-    counts: Any = getattr(type(read.owner), "__genesis_counted__", ())
-    return counts is True or (read.kind == "attribute" and read.name in counts)
+    """Whether a place is in an object that counts its changes.
+
+    Settings of users' own layers are looked at every time: what is written to ``vars(layer)`` or by
+    ``object.__setattr__`` nobody counts.
+    """
+    kind = type(read.owner)
+    counts: Any = getattr(kind, "__genesis_counted__", ())
+    if counts is not True:
+        return read.kind == "attribute" and read.name in counts
+    if read.kind != "attribute" or kind.__module__.startswith("genesis."):
+        return True
+    return read.name not in getattr(read.owner, "__dict__", ())
 
 
 def _identified(value: Any) -> Source | None:
@@ -335,6 +359,9 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
     "item": objects.item,
     "cell": lambda x, _: objects.attribute_of(x, "cell_contents"),
     "class": lambda x, _: type(x),
+    "names": lambda x, _: tuple(vars(x)),
+    "instance": isinstance,
+    "subclass": issubclass,
     "own": lambda x, name: getattr(x, "__dict__", {}).get(name, MISSING),
     "content": _content,
     "length": lambda x, _: len(x) if isinstance(x, CONTAINERS) else MISSING,
@@ -362,6 +389,8 @@ def describe(place: Any) -> str:
         return f"the global {place.name!r}"
     if place.kind == "cell":
         return f"the variable {place.name!r}"
+    if place.kind in ("instance", "subclass"):
+        return f"whether {what} is a {place.name.__name__}"
     if place.kind == "class attribute":
         return f"the attribute {place.name!r} of {getattr(owner, '__name__', what)}"
     if place.kind in ("attribute", "own"):

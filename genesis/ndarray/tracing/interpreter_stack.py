@@ -9,10 +9,9 @@ CPython, so the first use looks for known objects and refuses to go on if they a
 from __future__ import annotations
 
 import sys
-from ctypes import c_size_t, c_void_p, cast, py_object
+from ctypes import POINTER, c_size_t, c_void_p, cast, py_object
 from dis import HAVE_ARGUMENT as _HAVE_ARGUMENT
 from dis import Bytecode, Instruction, hasjabs, hasjrel, opmap, stack_effect
-from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from itertools import pairwise
 from types import CodeType, FrameType
@@ -86,39 +85,46 @@ def places(code: CodeType) -> int:
         return count
 
 
-def operands(frame: FrameType, end: int, count: int) -> list[Any]:
-    """The `count` values before place `end` of a frame, the last one on top."""
-    begin = c_size_t.from_address(id(frame) + _FRAME).value + _LOCALS
-    return _objects(begin + 8 * (end - count), count)
+class Stack:
+    """Looks at what frames have on the interpreter's stack, for one thread."""
+
+    __slots__ = ("_address", "_objects", "_words")
+
+    def __init__(self) -> None:
+        # Pointers whose address is set anew for every look: making some takes longer than looking.
+        self._address = c_size_t()
+        self._words = POINTER(c_size_t).from_buffer(self._address)
+        self._objects = POINTER(py_object).from_buffer(self._address)
+
+    def operands(self, frame: FrameType, end: int, count: int) -> list[Any]:
+        """The `count` values before place `end` of a frame, the last one on top."""
+        address, words = self._address, self._words
+        address.value = id(frame) + _FRAME
+        address.value = words[0] + _LOCALS + 8 * (end - count)
+        if _TAGGED:
+            return [_object(words[k] & ~_TAGS) for k in range(count)]
+        if not words[0]:  # as below what is called
+            address.value += 8
+            return [NOTHING, *self._all(count - 1)]
+        return self._all(count)
+
+    def _all(self, count: int) -> list[Any]:
+        try:
+            return self._objects[:count]
+        except ValueError:  # one of them is NULL
+            return [_object(self._words[k]) for k in range(count)]
+
+    def variable(self, frame: FrameType, index: int) -> Any:
+        """A local variable or cell by its index."""
+        return self.operands(frame, index + 1, 1)[0]
+
+    def function_of(self, frame: FrameType) -> Any:
+        """The function that a frame runs."""
+        address, words = self._address, self._words
+        address.value = id(frame) + _FRAME
+        address.value = words[0] + _FUNCTION
+        return _object(words[0] & ~_TAGS) if _TAGGED else self._objects[0]
 
 
-def variable(frame: FrameType, index: int) -> Any:
-    """A local variable or cell by its index."""
-    return operands(frame, index + 1, 1)[0]
-
-
-def function_of(frame: FrameType) -> Any:
-    """The function that a frame runs."""
-    where = c_size_t.from_address(id(frame) + _FRAME).value + _FUNCTION
-    pointer = c_size_t.from_address(where).value
-    return cast(c_void_p(pointer & ~_TAGS if _TAGGED else pointer), py_object).value
-
-
-@cache
-def _row(count: int) -> Any:
-    return (c_size_t if _TAGGED else py_object) * count
-
-
-def _objects(start: int, count: int) -> list[Any]:
-    row = _row(count).from_address(start)
-    if _TAGGED:
-        pointers = [p & ~_TAGS for p in row]
-        return [cast(c_void_p(p), py_object).value if p else NOTHING for p in pointers]
-    if count > 1 and not c_size_t.from_address(start).value:  # below what is called
-        return [NOTHING, *_objects(start + 8, count - 1)]
-    try:
-        return list(row)
-    except ValueError:  # one of them is NULL
-        if count == 1:
-            return [NOTHING]
-    return [x for k in range(count) for x in _objects(start + 8 * k, 1)]
+def _object(pointer: int) -> Any:
+    return cast(c_void_p(pointer), py_object).value if pointer else NOTHING

@@ -22,7 +22,7 @@ from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, substitute
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.realisation import options
-from genesis.ndarray.core.value import CaptureError, lock, thread
+from genesis.ndarray.core.value import CaptureError, inlined, lock, thread
 from genesis.ndarray.pytree import Path, Structure, Wrapped, flatten, repeats, unwrapper
 from genesis.ndarray.tracing.call import Call, Input
 from genesis.ndarray.tracing.guards import Guard
@@ -30,7 +30,7 @@ from genesis.ndarray.tracing.journal import Aliased
 from genesis.ndarray.tracing.recorder import Failed, Refined, WritesPart
 
 if TYPE_CHECKING:
-    from genesis.ndarray.numpy_calls import Direct
+    from genesis.ndarray.numpy_replay import Direct
     from genesis.ndarray.tracing.recording import Recording
     from genesis.ndarray.tracing.replay import Ready, Replay
 
@@ -89,6 +89,8 @@ def jit(
     budget = None if memory_budget is None else as_budget(memory_budget)
     if function is None:
         return functools.partial(Jit, memory_budget=budget, static=static)
+    if not callable(function):
+        raise TypeError(f"genesis.jit: {function!r} is no function")
     return Jit(function, budget, static)
 
 
@@ -145,9 +147,14 @@ class Jit(Generic[P, R]):
         self._kinds: dict[Any, Kind] = {}  # the oldest first
         self._found: dict[Any, Replay] = {}
         self._recent: Recent | None = None
+        self._of_sizes: dict[Any, Recent] = {}  # calls like the last one, by the sizes of arrays
         self._streak = 0  # recordings since a call found one that served
         self._warned = False
         self.captures = 0  #: how often the function was recorded
+
+    def __reduce__(self) -> Any:
+        """Copies, and what pickle makes, are of the function alone: recordings refer to objects."""
+        return type(self), (self._function, self._budget, self._static)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -176,7 +183,8 @@ class Jit(Generic[P, R]):
                 if not failed.changes:
                     raise failed.error from None
                 # What the function does before it fails is done as if there were no `jit`.
-                return self._function(*args, **kwargs)
+                with inlined():
+                    return self._function(*args, **kwargs)
 
     def _ready(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Recording | None
@@ -185,14 +193,22 @@ class Jit(Generic[P, R]):
         recent = self._recent
         if recent is not None:
             arrays = recent.arrays(args, kwargs)
-            if arrays is not None and recent.replay.recording.valid():
-                self._streak = 0
+            if arrays is None:
+                recent = self._of_sizes.get(recent.sizes(args, kwargs))
+                arrays = None if recent is None else recent.arrays(args, kwargs)
+            if recent is not None and arrays is not None and recent.replay.recording.valid():
+                self._recent, self._streak = recent, 0
                 return recent.replay.start(arrays, (args, kwargs))
         call = self._call(args, kwargs)
         replay = self._known(call, recorded)
         if replay is None:
             return call
-        self._recent = Recent.of(call, replay)
+        self._recent = recent = Recent.of(call, replay)
+        sizes = None if recent is None else recent.sizes(args, kwargs)
+        if recent is not None and sizes is not None:
+            if len(self._of_sizes) >= MAX_KEYS:
+                self._of_sizes.clear()
+            self._of_sizes[sizes] = recent
         if recorded is None:
             self._streak = 0
         return replay.start(call.arrays, (args, kwargs), call.starts)
@@ -212,7 +228,7 @@ class Jit(Generic[P, R]):
 
     def direct(self, *args: P.args, **kwargs: P.kwargs) -> Direct | None:
         """What runs such calls on NumPy arrays alone; None if they do more than compute arrays."""
-        from genesis.ndarray.numpy_calls import Direct
+        from genesis.ndarray.numpy_replay import Direct
 
         call = self._call(args, kwargs)
         with lock:
@@ -266,6 +282,7 @@ class Jit(Generic[P, R]):
         kind.pinned |= found.paths
         kind.recordings = []
         self._recent = None
+        self._of_sizes.clear()
         self._keep(call.kind, kind)
 
     def _known(self, call: Call, recorded: Recording | None) -> Replay | None:
@@ -363,6 +380,7 @@ class Jit(Generic[P, R]):
         alive = {r for k in kinds.values() for r in k.recordings}
         self._kinds = kinds
         self._found = {k: r for k, r in list(self._found.items()) if r.recording in alive}
+        self._of_sizes.clear()
 
 
 class Recent:
@@ -404,6 +422,21 @@ class Recent:
         if len({i.array.storage for i in call.inputs}) != len(call.inputs):
             return None
         return Recent(replay, call.structure, wanted)
+
+    def sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Shape, ...] | None:
+        """The shapes of arguments that are arrays like those of this call; None if some are not."""
+        if self.wrapped is None or kwargs or len(args) != len(self.wrapped):
+            return None
+        shapes = []
+        for x, wrapped in zip(args, self.wrapped):  # noqa: B905
+            if wrapped is not None:
+                if type(x) is not wrapped[0]:
+                    return None
+                x, _ = wrapped[2](x)
+            if type(x) is not NDArray:
+                return None
+            shapes.append(x.storage.actual.shape)
+        return tuple(shapes)
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[NDArray] | None:
         """The array arguments, if the call is of this kind."""

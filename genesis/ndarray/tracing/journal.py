@@ -14,18 +14,19 @@ it.
 from __future__ import annotations
 
 import gc
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import setitem
+from sys import getrefcount
 from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from genesis.ndarray import pytree
-from genesis.ndarray.core.value import CaptureError, Listener
+from genesis.ndarray.core.value import CaptureError, Changes, Listener
 from genesis.ndarray.tracing.python_objects import MISSING, contents, item, lookup, restore
 
 #: Objects that change, and that the garbage collector takes no note of, or not always.
@@ -55,6 +56,7 @@ class Effect(NamedTuple):
     owner: Any
     args: tuple[Any, ...]
     place: Key | None
+    at: tuple[CodeType | None, int] = (None, 0)  # the instruction
 
 
 class Aliased(Exception):
@@ -124,6 +126,10 @@ class Journal(Listener):
         if not gc.is_tracked(value):
             self.found(value, owner)
 
+    def has_read(self, key: Key) -> bool:
+        """Whether a place was read before, and not written."""
+        return key in self.reads and key not in self._written
+
     def found(self, value: Any, owner: Any) -> None:
         """A value was got from an object: if that is from outside, so is the value."""
         if not gc.is_tracked(value) and not isinstance(value, _IMMUTABLE):
@@ -176,6 +182,10 @@ class Journal(Listener):
         self.read(kind, "class attribute", name, lookup(kind, name))
 
     # ---- writing
+    def has_written(self, owner: Any, name: str) -> bool:
+        """Whether the function has written an attribute already."""
+        return (id(owner), "attribute", name) in self._written
+
     def write(
         self,
         owner: Any,
@@ -191,7 +201,7 @@ class Journal(Listener):
         if key not in self._written:
             self._written.add(key)
             self._undo.append((owner, undo))
-        self.effects.append(Effect(function, owner, args, key))
+        self.effects.append(Effect(function, owner, args, key, self.at))
 
     def change(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """A container is about to be changed by ``function(owner, *args)``."""
@@ -199,7 +209,7 @@ class Journal(Listener):
         if id(owner) not in self._contents:
             before = self._contents[id(owner)] = contents(owner)
             self._undo.append((owner, lambda: restore(owner, before)))
-        self.effects.append(Effect(function, owner, args, None))
+        self.effects.append(Effect(function, owner, args, None, self.at))
 
     def set_item(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item of a container is about to be set, or with a value MISSING deleted."""
@@ -212,7 +222,9 @@ class Journal(Listener):
     def writing(self, owner: Any, name: str, value: Any) -> None:
         """An attribute is about to be written."""
         undo = partial(setattr, owner, name, getattr(owner, name))
-        self.write(owner, "attribute", name, setattr, (name, value), undo)
+        counts: Any = getattr(type(owner), "__genesis_counted__", ())
+        function = _set_counted if counts is not True and name in counts else setattr
+        self.write(owner, "attribute", name, function, (name, value), undo)
 
     def replaced(self, owner: Any, name: str, value: Any) -> Callable[[], None]:
         """An attribute is another for a while: what is read then is not what will be there."""
@@ -239,7 +251,7 @@ class Journal(Listener):
 
     def act(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Something is to be done by every run."""
-        self.effects.append(Effect(function, None, args, None))
+        self.effects.append(Effect(function, None, args, None, self.at))
 
     def refuse(self, error: Exception) -> None:
         """The function did something that no run could do again."""
@@ -286,6 +298,7 @@ class Journal(Listener):
     def close(self) -> None:
         """Find out which objects are the function's own, and forget about those."""
         self._young = _youngest()
+        self._find_holders()
         # What a dictionary made for a missing key may have been filled since.
         self.effects = [
             e._replace(function=setitem, args=(e.args[0], item(e.owner, e.args[0])))
@@ -350,7 +363,12 @@ class Journal(Listener):
             number: self._kept[number]
             for number, sources in self._untracked.items()
             if not sources and isinstance(self._kept[number], _UNNOTED)
+            if number not in self._known
         }
+        for number in self._held_alone(unknown):
+            self._untracked[number].append(unknown.pop(number))
+        if not unknown:
+            return
         stored = {(id(x), id(e.owner)) for e in self.effects for x in e.args}
         stored |= {
             (id(x), id(vars(e.owner)))
@@ -368,6 +386,24 @@ class Journal(Listener):
                     self._untracked[id(x)].append(holder)
         for number, x in unknown.items():
             self._untracked[number].append(x)  # looked for
+
+    def _held_alone(self, unknown: dict[int, Any]) -> list[int]:
+        """Which of the objects nobody has but this journal; asking who has one takes long."""
+        held = Counter(map(id, self._kept.values()))
+        held.update(id(x) for r in self.reads.values() for x in (r.owner, r.value))
+        held.update(id(x) for e in self.effects for x in (e.owner, *e.args))
+        held.update(id(owner) for owner, _ in self._undo)
+        held.update(id(x) for sources in self._untracked.values() for x in sources)
+        sample: dict[int, Any] = {0: {}}
+        here = getrefcount(sample[0])  # by `unknown` and the call
+        return [n for n in unknown if getrefcount(unknown[n]) <= held[n] + here]
+
+
+def _set_counted(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of an object that counts its changes where they are made, not when."""
+    if getattr(owner, name) is not value:
+        Changes.count += 1
+    setattr(owner, name, value)
 
 
 def _youngest() -> set[int]:

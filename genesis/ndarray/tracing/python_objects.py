@@ -10,9 +10,10 @@ import sys
 import sysconfig
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
+from functools import wraps
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
-from weakref import ReferenceType
+from weakref import ReferenceType, finalize
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,15 +23,36 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 CONTAINERS = (list, dict, set, deque, bytearray)
 
 _reporting: set[type] = set()  # classes that were said to report what is read of them
-_opaque: dict[type, bool] = {}
+_answers: list[dict[int, bool]] = []  # of the questions below
 #: Methods that are taken for what they stand for.
 atomics: set[CodeType] = set()
+
+
+def _asked_once(question: Callable[[type], bool]) -> Callable[[type], bool]:
+    """A question about classes, whose answers are known as long as the classes live.
+
+    Keeping the classes would keep what their methods can reach. A class is asked about at every
+    attribute that a recording sees, so that the look-up is by number.
+    """
+    answers: dict[int, bool] = {}
+    _answers.append(answers)
+
+    @wraps(question)
+    def ask(kind: type) -> bool:
+        found = answers.get(id(kind))
+        if found is None:
+            found = answers[id(kind)] = question(kind)
+            finalize(kind, answers.pop, id(kind), None).atexit = False
+        return found
+
+    return ask
 
 
 def opaque(*kinds: type) -> None:
     """Take objects of these classes, and of classes below, to report what is read of them."""
     _reporting.update(kinds)
-    _opaque.clear()
+    for answers in _answers:
+        answers.clear()
 
 
 def atomic(function: F) -> F:
@@ -39,15 +61,11 @@ def atomic(function: F) -> F:
     return function
 
 
+@_asked_once
 def is_opaque(kind: type) -> bool:
     """Whether objects of a class report what is read of them, or have nothing to report."""
-    found = _opaque.get(kind)
-    if found is None:
-        known = not _reporting.isdisjoint(kind.__mro__)
-        found = _opaque[kind] = (
-            known or kind in _IMMUTABLE or (issubclass(kind, CONTAINERS) and kind in _PLAIN)
-        )
-    return found
+    known = not _reporting.isdisjoint(kind.__mro__)
+    return known or kind in _IMMUTABLE or (issubclass(kind, CONTAINERS) and kind in _PLAIN)
 
 
 _IMMUTABLE = frozenset(
@@ -65,26 +83,19 @@ def is_random(kind: type) -> bool:
     )
 
 
+@_asked_once
 def is_iterator(kind: type) -> bool:
     """Whether objects of a class, written in C, move on when they are asked."""
-    found = _moving.get(kind)
-    if found is None:
-        written = isinstance(lookup(kind, "__next__"), FunctionType)
-        found = _moving[kind] = issubclass(kind, Iterator | Generator) and not written
-    return found
+    written = isinstance(lookup(kind, "__next__"), FunctionType)
+    return issubclass(kind, Iterator | Generator) and not written
 
 
-_moving: dict[type, bool] = {}
-
-
+@_asked_once
 def is_hidden(kind: type) -> bool:
     """Whether objects of a class, written in C, hold what can be neither watched nor compared."""
-    found = _hidden.get(kind)
-    if found is None:
-        base = next(filter(_is_written_in_c, kind.__mro__), object)
-        known = is_opaque(kind) or base.__module__.partition(".")[0] in _VISIBLE
-        found = _hidden[kind] = base is memoryview or not known
-    return found
+    base = next(filter(_is_written_in_c, kind.__mro__), object)
+    known = is_opaque(kind) or base.__module__.partition(".")[0] in _VISIBLE
+    return base is memoryview or not known
 
 
 def _is_written_in_c(kind: type) -> bool:
@@ -92,7 +103,6 @@ def _is_written_in_c(kind: type) -> bool:
     return isinstance(new, BuiltinFunctionType) or bool(kind.__flags__ & _MADE_BY_C_ONLY)
 
 
-_hidden: dict[type, bool] = {}
 _MADE_BY_C_ONLY = 1 << 7  # of the flags of a class: calling it makes no object
 #: Modules of C functions that compute from their arguments alone.
 STATELESS = frozenset((
@@ -109,16 +119,12 @@ _VISIBLE = STATELESS.union(
 )
 
 
+@_asked_once
 def is_of_library(kind: type) -> bool:
-    """Whether a class is of a library, whose classes nobody changes."""
-    found = _libraries.get(kind)
-    if found is None:
-        found = _libraries[kind] = _is_of_library(kind)
-    return found
+    """Whether a class is of a library, whose classes nobody changes.
 
-
-def _is_of_library(kind: type) -> bool:
-    """By where its module lies: users, too, have a ``test`` or ``code``, and ``exec`` has none."""
+    By where its module lies: users, too, have a ``test`` or ``code``, and ``exec`` has none.
+    """
     if not kind.__flags__ & _HEAP_TYPE:
         return True
     top = kind.__module__.partition(".")[0]
@@ -133,7 +139,6 @@ def _is_of_library(kind: type) -> bool:
 
 _HEAP_TYPE = 1 << 9  # of the flags of a class: it was not compiled into something
 _PLACES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_libraries: dict[type, bool] = {}
 
 
 def is_data(x: Any) -> bool:

@@ -128,10 +128,14 @@ class Replay:
         recording = self.recording
         others = (
             recording.neighbours, recording.passed, self._reused, self._spent, recording.apart_from,
-            self._checks, self.writes, recording.forms, recording.device != "cpu",
+            self.writes, recording.forms, recording.device != "cpu",
         )  # fmt: skip
         own = max(recording.fresh, default=0) < len(self._outputs)
         return recording.simple is not None and own and not any(others)
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """Outputs that are codes of indices, each with the least extent they must fit."""
+        return [(k, min(extent for _, extent, _, _ in found)) for k, found in self._checks]
 
     def outside(self) -> list[Value] | None:
         """What arrays from outside hold; None if that may change without anybody noticing."""
@@ -369,17 +373,8 @@ class Replay:
             if self.writes and executable.runs > runs:
                 self._write(arrays, values)
             raise
-        for number, checks in self._checks:
-            memory = values[number].memory
-            assert memory is not None
-            later = program.backend.word_later(memory)
-            if later is not None:
-                defer(later, checks)
-                continue
-            code = read_code(values[number])
-            for name, extent, axis, where in checks:
-                require(name, code, extent, axis, where)
         if recording.simple is not None:
+            self._check(values)
             return self._simply(values)
         if recording.slots:
             self._fill_slots(tree, values)
@@ -402,7 +397,21 @@ class Replay:
         for function, owner, args in actions:
             given = [made[k] for k in args]
             function(*given) if owner is None else function(owner, *given)
+        self._check(values)  # last: without `jit`, too, an index is looked at when all is done
         return made[recording.result]
+
+    def _check(self, values: Sequence[Value]) -> None:
+        """Raise if an index was out of range, at once or as soon as that is known."""
+        for number, checks in self._checks:
+            memory = values[number].memory
+            assert memory is not None
+            later = self.recording.program.backend.word_later(memory)
+            if later is not None:
+                defer(later, checks)
+                continue
+            code = read_code(values[number])
+            for name, extent, axis, where in checks:
+                require(name, code, extent, axis, where)
 
     def _simply(self, values: Sequence[Value]) -> Any:
         """New arrays, or what wraps them."""

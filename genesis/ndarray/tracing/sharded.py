@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from genesis.ir import ops
 from genesis.ir.node import Node
-from genesis.ir.numpy_library.exchange import Carrier, carrier
+from genesis.ir.numpy_library.exchange import PROCESS, Carrier, carrier
 from genesis.ndarray.core.value import CaptureError, Value
 
 if TYPE_CHECKING:
@@ -46,9 +46,17 @@ def divide(
     leaves: dict[int, Placement] = {
         slot: v.placement for v, slot in slots.items() if v.placement is not None
     }
-    if not leaves:
+    if not leaves and not PROCESS:
         return None
-    from genesis.compiler.partition import FREE, Wanted, partition  # loads the compiler
+    from genesis.compiler.partition import (  # loads the compiler
+        FREE,
+        Wanted,
+        constraints,
+        partition,
+    )
+
+    if not leaves and not constraints(roots):
+        return None
 
     wanted: dict[Node, Wanted] = {nodes[v]: FREE for v in wishes.new if v in nodes}
     for value, before in wishes.written.items():
@@ -58,7 +66,7 @@ def divide(
         graph = partition(roots, leaves, [wanted.get(n) for n in roots])
     except ValueError as error:
         raise CaptureError(f"genesis.jit: {error}") from None
-    found = carrier(next(iter(leaves.values())).mesh.name)
+    found = carrier(graph.mesh.name)
     ranks = {f"rank_{axis}": k for axis, k in found.coordinates.items()}
     return Divided(graph, ranks, found)
 

@@ -16,6 +16,7 @@ Code of Genesis below layers and schedules is not watched: it reports what it re
 
 from __future__ import annotations
 
+import abc
 import builtins
 import gc
 import json
@@ -32,15 +33,16 @@ from functools import _lru_cache_wrapper, cache, partial
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
-from weakref import ReferenceType
+from weakref import ReferenceType, WeakSet
 
 import numpy as np
 
+from genesis import backends
 from genesis.ir.size import Size, UndecidableSize
 from genesis.ndarray.core.value import CaptureError, Changes, thread
 from genesis.ndarray.tracing import interpreter_stack as stack
 from genesis.ndarray.tracing import python_objects as objects
-from genesis.ndarray.tracing.guards import defaults_of
+from genesis.ndarray.tracing.guards import READERS, defaults_of
 from genesis.ndarray.tracing.journal import Effect, Journal
 from genesis.ndarray.tracing.opcode_events import Plan, is_watched, telling
 from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING, attribute_of, lookup
@@ -63,6 +65,10 @@ _INSTALLED = (*(str(Path(m.__file__ or "").parents[1]) + "/" for m in (json, np)
 _VIEWS: tuple[type, ...] = (
     type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType,
 )  # fmt: skip
+
+#: What code that is not seen looks into, and classes of objects that there is no looking into.
+_LOOKED_INTO = (*CONTAINERS, tuple)
+_inert: WeakSet[type] = WeakSet()
 
 _INPLACE = {"+=": operator.iadd, "|=": operator.ior, "&=": operator.iand, "-=": operator.isub,
             "^=": operator.ixor, "*=": operator.imul}  # fmt: skip
@@ -166,6 +172,9 @@ class Watch:
         #: Where a C function of a library is called: what that calls in turn is its own affair.
         self.trusted: tuple[FrameType, int] | None = None
         self._looks: dict[type, Callable[[Watch, Any, str], None]] = {}  # at attributes, by class
+        self._found: dict[tuple[type, str], tuple[Any, bool, bool]] = {}  # what classes have
+        self._started: set[int] = set()  # functions
+        self._stack = stack.Stack()
         self._end = 0  # where the operands end of the instruction that is looked at
         self._ahead: tuple[FrameType, int] | None = None  # an instruction that was looked at early
         #: By call: the last instruction with an effect, that effect, and how much its owner held.
@@ -185,7 +194,7 @@ class Watch:
             return False
         caller = frame.f_back
         if not code.co_filename.startswith(_INSTALLED):
-            self._starts(stack.function_of(frame))
+            self._starts(self._stack.function_of(frame))
             return True
         if not is_watched(caller):  # what Genesis, or static code, calls
             return False
@@ -196,11 +205,14 @@ class Watch:
             if code.co_name in ("RLock", "current_thread", "main_thread", "name", "ident"):
                 return False
             self.refuse(caller, f"calls {code.co_qualname}, which is for threads")
-        self._starts(stack.function_of(frame))
+        self._starts(self._stack.function_of(frame))
         return True
 
     def _starts(self, f: FunctionType) -> None:
         """A function has been called, by whatever: arguments may come from itself."""
+        if id(f) in self._started:
+            return
+        self._started.add(id(f))  # the journal keeps it
         if f.__defaults__ or f.__kwdefaults__:
             self.journal.read(f, "defaults", None, defaults_of(f))
             for x in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
@@ -240,7 +252,7 @@ class Watch:
 
     def top(self, frame: FrameType, count: int) -> list[Any]:
         """The operands of the instruction that is looked at."""
-        return stack.operands(frame, self._end, count)
+        return self._stack.operands(frame, self._end, count)
 
     # ---- names
     def _load_global(self, frame: FrameType, name: str) -> None:
@@ -260,14 +272,14 @@ class Watch:
         self.journal.set_item(frame.f_globals, name, MISSING, objects.delete_item)
 
     def _load_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = stack.variable(frame, given[0])
+        cell = self._stack.variable(frame, given[0])
         if isinstance(cell, types.CellType):
             value = attribute_of(cell, "cell_contents")
             self.journal.read(cell, "cell", given[1], value)
             self.loaded(value)
 
     def _store_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = stack.variable(frame, given[0])
+        cell = self._stack.variable(frame, given[0])
         if isinstance(cell, types.CellType):
             name, before = "cell_contents", attribute_of(cell, "cell_contents")
             undo = partial(objects.put_back, cell, name, before)
@@ -298,6 +310,13 @@ class Watch:
         self.loaded(value)
 
     def _opaque_attribute(self, x: Any, name: str) -> None:
+        code = self.journal.at[0]
+        if code is not None and not code.co_filename.startswith(_ROOT):
+            # A user may give tensors methods, or others; Genesis itself does not.
+            for kind in type(x).__mro__:
+                if name in kind.__dict__:
+                    self._class_attribute(kind, name)
+                    break
         own = getattr(x, "__dict__", None)
         if own and name in own:
             self.journal.belongs(own, x)
@@ -310,14 +329,17 @@ class Watch:
         pass  # the instructions of its `__getattribute__` are seen
 
     def _plain_attribute(self, x: Any, name: str) -> None:
+        if self.journal.has_read((id(x), "attribute", name)):
+            return
         kind = type(x)
         self.journal.read(x, "class", None, kind)
-        found = lookup(kind, name)
+        known = self._found.get((kind, name))
+        if known is None:
+            known = self._found[kind, name] = _find(kind, name)
+        found, is_data, is_seen = known
         own = getattr(x, "__dict__", None)
-        if found is not MISSING and objects.is_data(found):
-            if isinstance(found, property) or isinstance(
-                lookup(type(found), "__get__"), FunctionType
-            ):
+        if is_data:
+            if is_seen:
                 self._class_attribute(kind, name)
                 return
         elif own is not None and name not in own:
@@ -344,12 +366,16 @@ class Watch:
 
     def _super(self, kind: type, this: type, name: str) -> None:
         bases = kind.__mro__
+        if not objects.is_of_library(kind):
+            self.journal.read(kind, "attribute", "__mro__", bases)
         for base in bases[bases.index(this) + 1 :] if this in bases else ():
             self._class_attribute(base, name)
             if name in base.__dict__:
                 return
 
     def _class_attribute(self, kind: type, name: str) -> None:
+        if self.journal.has_read((id(kind), "class attribute", name)):
+            return
         if objects.is_of_library(kind) or id(kind) in self.static:
             return
         if isinstance(lookup(type(kind), name), property):
@@ -359,6 +385,21 @@ class Watch:
         if value is MISSING and type(kind) is not type:
             self._class_attribute(type(kind), name)
         self.loaded(value)
+
+    def related(self, kind: Any, asked: Any, x: Any = MISSING) -> None:
+        """Whether a class, that of `x` maybe, is one of those asked for, or below."""
+        if not isinstance(kind, type) or objects.is_opaque(kind) or id(kind) in self.static:
+            return
+        known = objects.is_of_library(kind)
+        if not known and not _is_own(kind):
+            self.journal.read(kind, "attribute", "__mro__", kind.__mro__)
+        for other in asked if isinstance(asked, tuple) else getattr(asked, "__args__", (asked,)):
+            if isinstance(other, tuple):
+                self.related(kind, other, x)
+            elif isinstance(other, abc.ABCMeta) and not (known and objects.is_of_library(other)):
+                # Classes are registered with it, and a protocol looks at what an object has.
+                owner, place = (kind, "subclass") if x is MISSING else (x, "instance")
+                self.journal.read(owner, place, other, READERS[place](owner, other))
 
     def _store_attribute(self, frame: FrameType, name: str) -> None:
         value, x = self.top(frame, 2)
@@ -396,6 +437,7 @@ class Watch:
         before = vars(x).get(name, MISSING) if isinstance(x, type) else attribute_of(x, name)
         if isinstance(x, type):
             self._looks.clear()
+            self._found.clear()
             self.in_python.clear()
         args = (name,) if value is MISSING else (name, value)
         function = objects.delete_attribute if value is MISSING else setattr
@@ -404,6 +446,10 @@ class Watch:
             function = put_back = objects.set_plainly
         snapshot = getattr(x, "__genesis_snapshot__", None)
         undo = partial(put_back, x, name, before) if snapshot is None else snapshot()
+        if snapshot is not None and not self.journal.has_written(x, name):
+            for home in x.__genesis_homes__():  # what they hold decides where it is put
+                if name not in home:
+                    self.journal.read(home, "item", name, MISSING)
         self.journal.write(x, "attribute", name, function, args, undo)
 
     # ---- items
@@ -464,7 +510,7 @@ class Watch:
     # ---- everything else that looks into objects
     def touch(self, frame: FrameType, x: Any) -> None:
         """All of an object is read by code that is not seen."""
-        if id(x) in self.static:
+        if type(x) in _inert or id(x) in self.static:
             return
         if isinstance(x, CONTAINERS):
             held = objects.contents(x)
@@ -483,16 +529,18 @@ class Watch:
         elif objects.is_hidden(type(x)):
             kind = objects.name_of(type(x))
             self.refuse_outer(frame, x, f"uses a {kind} from outside, whose contents may change")
+        else:
+            _inert.add(type(x))
 
     def handed(self, frame: FrameType, given: Iterable[Any]) -> None:
         """Objects are handed to code that is not seen: it looks into containers."""
         for x in given:
-            if isinstance(x, (*CONTAINERS, tuple)):
+            if isinstance(x, _LOOKED_INTO):
                 self.touch(frame, x)
 
     def _members(self, frame: FrameType, x: Any, members: Any) -> None:
         for member in members:
-            if isinstance(member, (*CONTAINERS, tuple)):
+            if isinstance(member, _LOOKED_INTO):
                 self.journal.found(member, x)
                 self.touch(frame, member)
             else:
@@ -632,6 +680,10 @@ class Watch:
             if isinstance(f, FunctionType):
                 self.skipped.add(f.__code__)
             return
+        special = _BUILTINS.get(f) if type(f) is BuiltinFunctionType else None
+        if special is not None:
+            special(self, frame, args)
+            return
         if isinstance(f, FunctionType):
             self._python(frame, f, args, names)
         elif isinstance(f, partial):
@@ -660,12 +712,13 @@ class Watch:
         self, frame: FrameType, f: FunctionType, args: list[Any], names: tuple[str, ...] = ()
     ) -> bool:
         """Whether a function that is about to be called will be seen; else look for it."""
-        if self.plan(f.__code__, f.__globals__):
+        code = f.__code__
+        if self.plan(code, f.__globals__):
             return True
-        if f.__code__ in objects.atomics and args and isinstance(args[0], CONTAINERS):
+        if code in objects.atomics and args and isinstance(args[0], CONTAINERS):
             self._container_method(frame, args[0], f.__name__, args[1:], names)
             return False
-        if f.__name__ in _SETTERS and f.__code__.co_filename.startswith(_ROOT):
+        if code.co_name in _SETTERS and code.co_filename.startswith(_ROOT):
             self.refuse(frame, f"calls {f.__name__}, a setting of the process")
         self.handed(frame, args)
         return False
@@ -805,11 +858,6 @@ class Watch:
         module = str(getattr(f, "__module__", None) or type(f).__module__)
         if name in ("is_", "is_not") and module == "_operator":
             self.journal.compare(*args)
-        if module == "builtins":
-            special = _BUILTINS.get(name)
-            if special is not None:
-                special(self, frame, args)
-                return
         if module.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
         if module == "sys" and name in ("_getframe", "exc_info", "exception"):
@@ -895,6 +943,21 @@ def _look(kind: type) -> Callable[[Watch, Any, str], None]:
     return Watch._plain_attribute
 
 
+def _is_own(kind: type) -> bool:
+    """Whether a class is Genesis's."""
+    return kind.__module__.partition(".")[0] == "genesis"
+
+
+def _find(kind: type, name: str) -> tuple[Any, bool, bool]:
+    """What a class has by a name, whether that goes first, and whether by code that is seen."""
+    found = lookup(kind, name)
+    is_data = found is not MISSING and objects.is_data(found)
+    is_seen = is_data and (
+        isinstance(found, property) or isinstance(lookup(type(found), "__get__"), FunctionType)
+    )
+    return found, is_data, is_seen
+
+
 def _with_names(method: Any, names: tuple[str, ...]) -> Any:
     """A method whose last arguments have names."""
 
@@ -944,6 +1007,16 @@ def _vars(watch: Watch, frame: FrameType, args: list[Any]) -> None:
         watch.touch(frame, vars(args[0]))
 
 
+def _dir(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    _vars(watch, frame, args)
+    if args and not isinstance(args[0], ModuleType) and not objects.is_opaque(type(args[0])):
+        for kind in args[0].__mro__ if isinstance(args[0], type) else type(args[0]).__mro__:
+            if not objects.is_of_library(kind) and not _is_own(kind):
+                watch.journal.read(kind, "names", None, tuple(vars(kind)))
+    elif args and isinstance(args[0], ModuleType):
+        watch.touch(frame, vars(args[0]))
+
+
 def _exactly(watch: Watch, frame: FrameType, args: list[Any]) -> None:
     for x in args:
         watch.exact(x)
@@ -955,15 +1028,30 @@ def _hashed(watch: Watch, frame: FrameType, args: list[Any]) -> None:
         watch.hashed(x)
 
 
+def _isinstance(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    if len(args) == 2:
+        watch.related(type(args[0]), args[1], args[0])
+
+
+def _issubclass(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    if len(args) == 2:
+        watch.related(*args)
+
+
+def _callable(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    if args and not objects.is_opaque(type(args[0])):
+        watch._class_attribute(type(args[0]), "__call__")
+
+
 def _nothing(watch: Watch, frame: FrameType, args: list[Any]) -> None:
     pass
 
 
-_BUILTINS: dict[str, Callable[[Watch, FrameType, list[Any]], None]] = {
-    "getattr": _getattr, "hasattr": _getattr, "setattr": _setattr, "delattr": _setattr, "len": _len,
-    "vars": _vars, "isinstance": _nothing, "issubclass": _nothing, "callable": _nothing,
-    "id": _hashed, "locals": _nothing, "globals": _nothing,
-    "repr": _exactly, "format": _exactly, "hash": _hashed,
+_BUILTINS: dict[Any, Callable[[Watch, FrameType, list[Any]], None]] = {
+    getattr: _getattr, hasattr: _getattr, setattr: _setattr, delattr: _setattr, len: _len,
+    vars: _vars, dir: _dir, isinstance: _isinstance, issubclass: _issubclass, callable: _callable,
+    id: _hashed, locals: _nothing, globals: _nothing,
+    repr: _exactly, format: _exactly, hash: _hashed,
 }  # fmt: skip
 
 _GETTERS = (operator.attrgetter, operator.itemgetter)
@@ -1013,6 +1101,8 @@ def _plan(code: CodeType, module: str) -> Plan:
     if file.startswith("<") and module.startswith(("genesis.", "namedtuple_")):
         return {}  # made by `dataclass` and the like
     if file in _LIBRARY or (file.startswith(_ROOT) and not file.startswith(_OPEN)):
+        return {}
+    if file.startswith(tuple(backends.outside)):
         return {}
     return _plan_of(code) or _EMPTY_PLAN
 

@@ -102,6 +102,8 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
 
 
 def _listed(tensors: Any) -> list[Tensor]:
+    if not isinstance(tensors, Iterable):
+        raise TypeError(f"parameters are a tensor or several, not {type(tensors).__name__}")
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.functional.function import plain
-from genesis.functional.scalar import as_number
+from genesis.functional.scalar_functions import as_number
 from genesis.ir.dtype import int64
 from genesis.tensor.tensor import Tensor
 

@@ -12,9 +12,10 @@ import numpy as np
 from genesis import functional as fn
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import STORED, as_dtype
+from genesis.ir.size import Size
 from genesis.onnx.dtypes import is_ours, numpy_dtype
 from genesis.onnx.registry import Function, Operand, operator
-from genesis.onnx.values import as_host, as_tensor, is_symbolic
+from genesis.onnx.values import Whole, as_host, as_tensor, integers_of, is_symbolic
 from genesis.tensor.tensor import Tensor
 
 # ---- one operand
@@ -308,7 +309,7 @@ def cast_on_host(x: Any, dtype: np.dtype[Any], saturate: bool = True, rounding: 
     from genesis.onnx.dtypes import code_of
 
     if is_symbolic(x):
-        return x if dtype == np.int64 else _numbers(x).astype(dtype)
+        return _sizes_as(x, dtype)
     with np.errstate(all="ignore"):
         if is_ours(dtype) and is_ours(x.dtype) and dtype not in _NARROW | {_BFLOAT16}:
             return np.asarray(x.astype(dtype))
@@ -317,8 +318,15 @@ def cast_on_host(x: Any, dtype: np.dtype[Any], saturate: bool = True, rounding: 
         return np.asarray(cast_to(x, code_of(dtype), saturate, rounding))  # type: ignore[arg-type]
 
 
-def _numbers(x: Any) -> Any:
-    return np.array([int(n) for n in x.flat], np.int64).reshape(x.shape)
+def _sizes_as(x: Any, dtype: np.dtype[Any]) -> Any:
+    """Symbolic sizes in another type: they stay such where numbers of it can be so large."""
+    integers = integers_of(x)
+    if dtype == np.int64:
+        return integers
+    if dtype in (np.float32, np.float64):
+        found = [Whole(n, dtype) if isinstance(n, Size) else float(n) for n in integers.flat]
+        return np.array([*found, None], object)[:-1].reshape(x.shape)
+    return np.array([int(n) for n in integers.flat], np.int64).reshape(x.shape).astype(dtype)
 
 
 @operator("BitCast")

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from genesis.ir.size import Size
 from genesis.onnx.dtypes import numpy_dtype
 from genesis.onnx.registry import Function, on_host
-from genesis.onnx.values import ints, settled
+from genesis.onnx.values import ints, is_symbolic, settled
 
 _function: Any
 _LARGEST = 1 << 24  # elements of an array that is made here
@@ -75,8 +76,18 @@ for _name, _function in {"Min": np.minimum, "Max": np.maximum, "Sum": np.add}.it
     host(_name)(_variadic(_function))
 host("Div")(lambda a, b, **_: _quotient(a, b))
 
+
+def _equal(a: Any, b: Any) -> Any:
+    """Whether elements are equal; sizes are compared so that what is found is taken note of."""
+    if a.dtype == object and b.dtype == object and not (is_symbolic(a) or is_symbolic(b)):
+        return np.equal(a, b)  # texts
+    if a.dtype == object or b.dtype == object:
+        return np.logical_and(np.less_equal(a, b), np.less_equal(b, a))
+    return np.equal(a, b)
+
+
 for _name, _function in {
-    "Equal": np.equal, "Less": np.less, "Greater": np.greater, "LessOrEqual": np.less_equal,
+    "Equal": _equal, "Less": np.less, "Greater": np.greater, "LessOrEqual": np.less_equal,
     "GreaterOrEqual": np.greater_equal, "And": np.logical_and, "Or": np.logical_or,
     "Xor": np.logical_xor,
 }.items():  # fmt: skip
@@ -192,7 +203,10 @@ def _range(start: Any, limit: Any, delta: Any, **_: Any) -> Any:
     first, last, step = (x.item() for x in (start, limit, delta))
     if step == 0:
         raise ValueError("Range with a step of 0")
-    _bounded([max(0, -(-(last - first) // step))])
+    count = -(-(last - first) // step)
+    _bounded([max(0, count)])
+    if isinstance(first, Size) and isinstance(count, int) and isinstance(step, int):
+        return np.array([*(first + k * step for k in range(count)), None], object)[:-1]
     if start.dtype == object or limit.dtype == object or delta.dtype == object:
         return np.arange(int(first), int(last), int(step), dtype=np.int64)
     return np.arange(first, last, step, dtype=start.dtype)

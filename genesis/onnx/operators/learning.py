@@ -193,7 +193,7 @@ def tree_ensemble(
     at = {name: as_tensor(np.ascontiguousarray(column)) for name, column in table.items()}
     node = as_tensor(roots).reshape(1, -1).expand(x.shape[0], len(roots))
     for _ in range(depth):
-        value = fn.take_along_dim(x, at["feature"][node], 1)
+        value = fn.take_along_dim(x, _within(at["feature"][node], x.shape[1]), 1)
         goes = fn.logical_and(fn.isnan(value), at["missing"][node])
         for mode in sorted({int(m) for m in modes}):
             if mode == _MEMBER:
@@ -201,7 +201,7 @@ def tree_ensemble(
             else:
                 found = _MODES[mode](value, at["split"][node].to(x.dtype))
             goes = fn.logical_or(goes, fn.logical_and(at["mode"][node] == mode, found))
-        node = fn.where(goes, at["yes"][node], at["no"][node])
+        node = _within(fn.where(goes, at["yes"][node], at["no"][node]), n + len(itself))
     return _TRANSFORMS[post_transform](
         _gathered(node - n, leaf_targetids, leaf_weights, n_targets, aggregate_function)
     )
@@ -254,12 +254,12 @@ def _forest(
     node = as_tensor(roots).reshape(1, -1).expand(x.shape[0], len(roots))
     for _ in range(_height(roots, yes, no, inner)):
         t, f, feature, mode, split, unknown = (column[node] for column in at)
-        value = fn.take_along_dim(x, feature, 1)
+        value = fn.take_along_dim(x, _within(feature, x.shape[1]), 1)
         goes = fn.logical_and(fn.isnan(value), unknown)
         for k in sorted({int(m) for m in numbers[inner]}):
             found = _MODES[k](value, split.to(x.dtype))
             goes = fn.logical_or(goes, fn.logical_and(mode == k, found))
-        node = fn.where(goes, t, f)
+        node = _within(fn.where(goes, t, f), len(own))
     return as_tensor(table)[node], len(roots)
 
 
@@ -347,6 +347,11 @@ def _gathered(leaf: Any, targets: Any, weights: Any, count: int, how: int) -> An
 def _require_places(places: Any, count: int, what: str) -> None:
     if places.size and not 0 <= places.min() <= places.max() < count:
         raise ValueError(f"a {what} {places.min()}..{places.max()}; there are {count}")
+
+
+def _within(places: Any, count: Any) -> Any:
+    """Places that were found to be below a count, said so that none has to be checked again."""
+    return fn.clamp(places, 0, count - 1)
 
 
 def _filled(column: Any, leaves: Any) -> Any:

@@ -21,7 +21,7 @@ class _WithFunctions(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, lr_lambda: Factor | Sequence[Factor], last_epoch: int = -1
     ) -> None:
-        self.lr_lambdas: list[Any] = for_groups("lr_lambda", optimizer, lr_lambda)
+        self.lr_lambdas: list[Any] = for_groups("LambdaLR: lr_lambda", optimizer, lr_lambda)
         super().__init__(optimizer, last_epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,6 +87,8 @@ class MultiStepLR(LRScheduler):
         gamma: float = 0.1,
         last_epoch: int = -1,
     ) -> None:
+        if not isinstance(milestones, Iterable):
+            raise TypeError(f"MultiStepLR: milestones are several steps, not {milestones!r}")
         self.milestones = Counter(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)

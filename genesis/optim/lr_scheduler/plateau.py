@@ -43,7 +43,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.threshold = threshold
         self.threshold_mode = threshold_mode
         self.cooldown = cooldown
-        self.min_lrs = for_groups("min_lr", optimizer, min_lr)
+        self.min_lrs = for_groups("ReduceLROnPlateau: min_lr", optimizer, min_lr)
         self.eps = eps
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = 0

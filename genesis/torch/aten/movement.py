@@ -222,6 +222,15 @@ def _memory(x: NDArray, offset: Dim | None, memory: Layout | None) -> tuple[list
     return order, 0 if offset is None else offset - first
 
 
+def _select(x: NDArray, dim: int, index: int | NDArray) -> NDArray:
+    """One place along an axis; it may be a number that a program computes."""
+    if not isinstance(index, NDArray):
+        return nd.select(x, index, dim)
+    axis = normal_axis("select", dim, x.ndim)
+    place = nd.where(nd.less(index, 0), index + x.shape[axis], index)
+    return nd.select(nd.index_select(x, place.reshape(1), axis), 0, axis)
+
+
 operators(
     {
         "transpose.int transpose_copy.int swapaxes swapdims": lambda x, dim0, dim1: (
@@ -233,7 +242,7 @@ operators(
         "roll": lambda x, shifts, dims=(): (
             functional.roll(x, shifts, dims) if dims else functional.roll(x, shifts[0])
         ),
-        "select.int select_copy.int": lambda x, dim, index: nd.select(x, index, dim),
+        "select.int select_copy.int": _select,
         "split_with_sizes split_with_sizes_copy unsafe_split_with_sizes split.sizes": (
             lambda x, split_sizes, dim=0: tuple(nd.split(x, split_sizes, dim))
         ),

@@ -7,14 +7,14 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional import polynomials, special
-from genesis.ir.dtype import float32
+from genesis.ir.dtype import float32, float64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.value import thread
 from genesis.torch.aten.precision import rounded_once
 from genesis.torch.aten.registry import Implementation, Unsupported, implements, table
 
 table(nd, """
-    digamma erfc erfinv i0 igamma=gammainc igammac=gammaincc lgamma mvlgamma=multigammaln polygamma
+    digamma erfc erfinv i0 igamma=gammainc igammac=gammaincc lgamma mvlgamma=multigammaln
     special_airy_ai=airy_ai special_bessel_j0=bessel_j0 special_bessel_j1=bessel_j1
     special_bessel_y0=bessel_y0 special_bessel_y1=bessel_y1 special_erfcx=erfcx special_i0e=i0e
     special_i1=i1 special_i1e=i1e special_log_ndtr=log_ndtr special_modified_bessel_i0=i0
@@ -24,7 +24,33 @@ table(nd, """
     special_zeta=zeta special_zeta.other_scalar=zeta special_zeta.self_scalar=zeta
     xlogy.Scalar_Other xlogy.Scalar_Self xlogy.Tensor
 """)  # fmt: skip
+#: As float32 has it.
+_PI = 3.1415927410125732
+
 table(special, "special_entr=entr special_spherical_bessel_j0=spherical_bessel_j0", rounded_once)
+
+
+@implements("polygamma")
+def _polygamma(n: int, x: NDArray) -> NDArray:
+    """For n = 1 by PyTorch's formula, in its precision: left of zero it rounds ``pi * x``.
+
+    Near the poles there that is far from the function, but programs are compared with PyTorch.
+    """
+    if n != 1 or x.dtype is float64 or not x.dtype.is_float:
+        return nd.polygamma(n, x)
+    y = x.astype(float32)
+    left = nd.less(y, 0.5)
+    sine = nd.sin(y * _PI)
+    reflected = (_PI * _PI) / (sine * sine)
+    z = nd.where(left, 1 - y, y)
+    total = nd.where(left, -reflected, nd.zeros_like(y))
+    for _ in range(6):
+        total = total + 1 / (z * z)
+        z = z + 1
+    w = 1 / (z * z)
+    series = w * (1 / 6 - w * (1 / 30 - w * (1 / 42)))
+    total = total + (1 + 1 / (2 * z) + series) / z
+    return nd.where(left, -total, total).astype(x.dtype)
 
 
 # ---- orthogonal polynomials

@@ -19,8 +19,8 @@ from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompil
 from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from genesis.content_store import digest, generation
 from genesis.ndarray.core.realisation import backend_of
-from genesis.store import digest, generation
 from genesis.torch.aten import implementations, name_of
 from genesis.torch.compile.cache_key import own_key
 from genesis.torch.compile.executable import Executable
@@ -46,6 +46,11 @@ _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBac
 
 #: Seconds that are taken for tuning a graph.
 TUNING = 30.0
+
+#: The modes of `torch.compile`.
+_MODES = (
+    "default", "max-autotune", "max-autotune-no-cudagraphs", "reduce-overhead", "lite",
+)  # fmt: skip
 
 
 class Kind(Enum):
@@ -141,6 +146,8 @@ def _settings(mode: str | None, options: Mapping[str, Any]) -> tuple[float, bool
         raise ValueError(
             f"the backend genesis has no option {min(unknown)!r}, only 'freeze' and 'seconds'"
         )
+    if mode is not None and mode not in _MODES:
+        raise ValueError(f"the backend genesis has no mode {mode!r}, only {', '.join(_MODES)}")
     default = TUNING if mode is not None and mode.startswith("max-autotune") else 0.0
     return float(options.get("seconds", default)), bool(options.get("freeze", False))
 

@@ -22,7 +22,7 @@ from genesis.ndarray.core.value import Value
 from genesis.ndarray.tracing.recorder import interned
 from genesis.torch.compile import plan as plans
 from genesis.torch.compile.sizes import Sizes, number, symbol_name
-from genesis.torch.compile.trace import Part, Trace, viewed
+from genesis.torch.compile.trace import NumberNeeded, Part, Trace, viewed
 from genesis.torch.convert import TORCH_DTYPES
 
 Origins = dict[GraphNode, Node]
@@ -39,7 +39,11 @@ class Planning:
         keep: bool = False,
         apart: bool = False,
     ) -> None:
-        trace = self._trace = Trace(module, sizes, device, keep, apart)
+        try:
+            trace = Trace(module, sizes, device, keep, apart)
+        except NumberNeeded:
+            trace = Trace(module, sizes, device, keep, apart, numbers=True)
+        self._trace = trace
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.numbers: dict[Node, int] = {n: k for k, n in enumerate(placeholders)}
         self.origins: list[Origins] = []

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
-from genesis.ir.dtype import DType, uint64
-from genesis.ir.size import UndecidableSize
+from genesis.ir.dtype import DType, float64, uint64
+from genesis.ir.size import Size, UndecidableSize
 from genesis.ndarray.core.device import canonical, on_device
 from genesis.ndarray.core.layout import Shape, Strides
 from genesis.ndarray.core.ndarray import NDArray, wrap
@@ -37,6 +37,17 @@ from genesis.torch.convert import arguments, as_dtype, from_torch
 _REMARKS = frozenset(
     ("aten::sym_constrain_range", "aten::sym_constrain_range_for_size", "aten::_assert_scalar")
 )
+#: Operators that give a size of their argument, which PyTorch's trace knows.
+_SIZES = frozenset(
+    ("aten::sym_size.int", "aten::sym_stride.int", "aten::sym_numel", "aten::sym_storage_offset")
+)
+#: Functions of numbers that arrays without axes have as well.
+_ARITHMETIC = frozenset(
+    (
+        operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+        operator.neg, operator.pow,
+    )
+)  # fmt: skip
 #: Operators that see memory, and so depend on how their argument lies in it.
 _BY_MEMORY = frozenset(
     (
@@ -45,6 +56,10 @@ _BY_MEMORY = frozenset(
         torch.ops.aten.as_strided_scatter.default,
     )
 )
+
+
+class NumberNeeded(Exception):
+    """A number that a program computes must be known before what follows can be."""
 
 
 @dataclass
@@ -62,6 +77,9 @@ class Trace:
 
     Where `keep` is set, the value of every operator becomes a result of its part. Results that
     share memory in PyTorch's trace share it here, unless they are to be kept `apart`.
+
+    The number that ``item`` gives is an array for what is computed with it. Where something else is
+    done with it, `NumberNeeded` is raised unless `numbers` are PyTorch's, which divides the graph.
     """
 
     def __init__(
@@ -71,8 +89,11 @@ class Trace:
         device: str,
         keep: bool = False,
         apart: bool = False,
+        numbers: bool = False,
     ) -> None:
         self.module, self.sizes, self.device = module, sizes, device
+        self._divides = numbers
+        self._numbers: set[Node] = set()  # what ``item`` gave, and numbers computed of it
         self.parts: list[Part] = []
         self.reasons: dict[str, str] = {}
         self.results: Sequence[Any] = ()
@@ -119,6 +140,8 @@ class Trace:
             self._call(node)
         elif node.op == "output":
             self.results = node.args[0]  # type: ignore[assignment]
+            if not self._numbers.isdisjoint(x for x in self.results if isinstance(x, Node)):
+                raise NumberNeeded
             computed = [x for x in self.results if isinstance(x, Node) and viewed(x) is None]
             if not self._apart:
                 self.roots = shared(self.module, computed)
@@ -143,6 +166,13 @@ class Trace:
             name = name_of(target)
             if name in _REMARKS:
                 return
+            if name in _SIZES and isinstance(value, int | torch.SymInt):
+                self._known[node] = self.sizes.dim(value)
+                return
+            if name == "aten::_local_scalar_dense" and not self._divides:
+                self._numbers.add(node)
+                self._known[node] = self._given(node.args[0], level).reshape(())
+                return
             if name == "aten::copy_" and self._writes_input(node):
                 return
             if name == "aten::as_strided" and viewed(node) is not None:
@@ -157,23 +187,35 @@ class Trace:
                 return
             try:
                 self._known[node] = self._computed(node, implementations[name], level)
-            except UndecidableSize:
+            except (UndecidableSize, NumberNeeded):
                 raise
             except Exception as error:
                 # Whatever a kernel trips over, PyTorch computes the operator.
                 self._leave(node, level, f"{type(error).__name__}: {error}")
+        elif isinstance(value, torch.SymBool):
+            pass  # for remarks only
+        elif not self._numbers.isdisjoint(node.all_input_nodes):
+            self._known[node] = self._number(node, level)
+            self._numbers.add(node)
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             self._known[node] = self.sizes.dim(value)
         elif target is operator.getitem and node.args[0] in self._known:
             self._known[node] = self._known[node.args[0]][node.args[1]]  # type: ignore[index]
         elif isinstance(value, torch.SymFloat):
             self._known[node] = self.sizes.real(value)
-        elif isinstance(value, torch.SymBool):
-            pass  # for remarks only
         elif isinstance(value, float | bool):
             self._known[node] = value
         else:
             self._leave(node, level, "it is no operator of PyTorch's library")
+
+    def _number(self, node: Node, level: int) -> NDArray:
+        """A number that is computed of numbers, as an array."""
+        args, _ = arguments(node.args, node.kwargs, lambda x: self._given(x, level))
+        if node.target is torch.sym_float:
+            return cast(NDArray, args[0]).astype(float64)
+        if node.target not in _ARITHMETIC or any(isinstance(x, Size) for x in args):
+            raise NumberNeeded
+        return cast(NDArray, node.target(*args))
 
     def _computed(self, node: Node, kernel: Any, level: int) -> Any:
         args, kwargs = arguments(node.args, node.kwargs, lambda x: self._given(x, level))
@@ -262,6 +304,8 @@ class Trace:
             return
         if node.target is not torch.ops.higher_order.with_effects:  # which nobody else may run
             self.reasons.setdefault(str(node.target), why)
+        if not self._numbers.isdisjoint(node.all_input_nodes):
+            raise NumberNeeded
         for source in node.all_input_nodes:
             self._keep(source)
         self._part(level).foreign.append(node)
@@ -288,6 +332,8 @@ class Trace:
             return known
         if isinstance(known, NDArray) and x.op == "get_attr":
             return known
+        if x in self._numbers:
+            raise NumberNeeded
         self._keep(x)
         inputs = self._part(level).inputs
         if x not in inputs:

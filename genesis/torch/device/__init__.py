@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from genesis.torch.aten import implementations
-from genesis.torch.device import autocast, contents, cpu_fallback, generators
-from genesis.torch.device.contents import device_names
+from genesis.torch.device import autocast, cpu_fallback, exchange, generators
+from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.cpu_fallback import fallback, fallbacks
 from genesis.torch.device.module import Genesis
 from genesis.torch.device.module_conversion import keep_parameters
+from genesis.torch.device.storage_contents import device_names
 from genesis.torch.device.operators import operators
 from genesis.torch.device.schema import exists, has_kernel, operator, schema
 
@@ -60,6 +61,7 @@ def register() -> None:
         generators.state,
     )
     keep_parameters()
+    exchange.register()
     library = untyped._C._dispatch_library("IMPL", "aten", "")
     everything = untyped._C._dispatch_library("IMPL", "_", "")
     for name, function in operators.items():
@@ -72,11 +74,21 @@ def register() -> None:
                 if exists(form) and _is_ours(form):
                     library.impl(form[6:], "PrivateUse1", _first_call(form), False)
     everything.fallback("PrivateUse1", cpu_fallback.boxed, False)
-    for layout in ("NestedTensor", "Sparse"):
-        everything.fallback(f"{layout}PrivateUse1", cpu_fallback.on_cpu, False)
+    for layout in ("NestedTensor", "Sparse", "SparseCsr"):
+        key = f"{layout}PrivateUse1"
+        everything.fallback(key, cpu_fallback.on_cpu, False)
+        for name in untyped._C._dispatch_get_registrations_for_dispatch_key(f"{layout}CPU"):
+            # PyTorch would compose some of others first, in ways that are for dense tensors.
+            if name.startswith("aten::") and not has_kernel(name, key):
+                library.impl(name[6:], key, _on_cpu(name), False)
     everything.fallback("AutocastPrivateUse1", torch.library.fallthrough_kernel, False)
     autocast.register(library)
     _libraries.extend((library, everything))
+
+
+def _on_cpu(name: str) -> Any:
+    """A function of tensors that computes an operator of a full name on the CPU."""
+    return lambda *args, **kwargs: cpu_fallback.on_cpu(operator(name), *args, **kwargs)
 
 
 def _in_place(name: str) -> str:

@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_map_only
 from genesis.ndarray.core.ndarray import wrap
 from genesis.torch.aten.registry import FallbackWarning, implementations, name_of
 from genesis.torch.convert import DTYPES
-from genesis.torch.device import contents, dispatch
+from genesis.torch.device import dispatch
+from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.generators import generator_of
 from genesis.torch.device.schema import form_of, has_kernel, operator
 
@@ -183,8 +184,11 @@ class _Transfer:
             given.append(self._down(x, _is_written(argument)))
         by_name = {a.name: a for a in schema}
         named = {key: self._down(x, _is_written(by_name[key])) for key, x in kwargs.items()}
-        result = self.op(*given, **named)
+        result = self.op(*given, **named)  # below autograd, whatever requires a gradient
         for tensor, host in self.written:
+            if tensor.layout is not torch.strided:
+                tensor.copy_(_sparse(host, self._up))
+                continue
             if tensor.shape != host.shape:
                 tensor.resize_(host.shape)
             layout = contents.layout_of(tensor)
@@ -207,10 +211,13 @@ class _Transfer:
         if not isinstance(x, torch.Tensor) or x.device.type != "genesis":
             return x
         self.device = x.device
-        if x.layout is torch.sparse_coo:
+        if x.layout is not torch.strided and not x.is_nested:
+            host = _sparse(x, contents.to_host)
             if written:
-                raise NotImplementedError(f"genesis: {self.op} writes to a sparse tensor")
-            return _sparse(x, contents.to_host)
+                host = host.clone()
+                self.written.append((x, host))
+                return host
+            return host.requires_grad_(x.requires_grad)
         if x.is_nested:
             if written:
                 raise NotImplementedError(f"genesis: {self.op} writes to a nested tensor")
@@ -221,31 +228,47 @@ class _Transfer:
             host = host.clone()
             self.written.append((x, host))
         self.moved.append((x, host))
+        if x.requires_grad and not written:
+            host.requires_grad_()  # some kernels keep more for a backward pass
         return host
 
     def _up(self, host: torch.Tensor) -> torch.Tensor:
         if host.is_nested:
             buffer, *layout = contents.runtime.nested_parts(host)
             return contents.runtime.nest(self._up(buffer), *layout)
-        if host.layout is torch.sparse_coo:
-            return _sparse(host, self._up)
         for tensor, moved in self.written:
             if host is moved:
                 return tensor
+        if host.layout is not torch.strided:
+            return _sparse(host, self._up)
         for tensor, moved in self.moved:
-            same = host.layout is torch.strided and host.numel() and host.dtype == moved.dtype
+            same = host.numel() and host.dtype == moved.dtype
             if same and host.untyped_storage().data_ptr() == moved.untyped_storage().data_ptr():
                 return _alias(tensor, moved, host)
-        if host.layout is not torch.strided:
-            raise NotImplementedError(f"genesis: {self.op} gives a {host.layout} tensor")
         device = self.device or torch.device("genesis", contents.runtime.current_device())
         if host.dtype in DTYPES and not host.is_conj() and not host.is_neg():
             return _taken(host, device.index)
         return host.to(device)
 
 
+#: Where the indices of compressed layouts are.
+_INDICES = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
 def _sparse(x: Any, moved: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """A sparse tensor whose parts are elsewhere."""
+    if x.layout is not torch.sparse_coo:
+        indices = [moved(getattr(x, name)()) for name in _INDICES[x.layout]]
+        make: Any = torch.sparse_compressed_tensor
+        made: torch.Tensor = make(
+            *indices, moved(x.values()), size=x.shape, layout=x.layout, check_invariants=False
+        )
+        return made
     return torch.sparse_coo_tensor(
         moved(x._indices()),
         moved(x._values()),

@@ -6,8 +6,9 @@ its schema when it is first called. What writes is made from its functional twin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import repeat
 from types import NoneType
 from typing import Any
 
@@ -19,11 +20,12 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.primitive import kind_rank
 from genesis.torch.aten.registry import Implementation, Unsupported, drawing_from
 from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
-from genesis.torch.device import contents
-from genesis.torch.device.copies import Arguments, Copies
+from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.generators import generator_of
+from genesis.torch.device.graph_cache import Arguments, Copies
+from genesis.torch.device.result_strides import arrays_in, result_strides
 from genesis.torch.device.schema import Form
-from genesis.torch.device.strides import memory_order
+from genesis.torch.device.strides import Sizes
 
 Function = Callable[..., Any]
 
@@ -42,7 +44,7 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
     `beyond` computes what the kernel does not cover.
     """
     call = _caller(op, kernel)
-    keeps_layout = torch.Tag.pointwise in op.tags
+    strides_of = result_strides(op)
     copies = _copies(op, kernel)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -55,10 +57,7 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
             result = call(args, kwargs)
         except Unsupported:
             return beyond(*args, **kwargs)
-        if isinstance(result, NDArray):
-            strides = _kept_strides(args, result) if keeps_layout else None
-            return contents.new(result, strides)
-        return _tensors(result)
+        return _tensors(result, iter(strides_of(args, kwargs, arrays_in(result))))
 
     return run
 
@@ -158,8 +157,7 @@ def _copies(op: Any, kernel: Implementation) -> Copies | None:
     if {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape} & {*op.tags}:
         return None
 
-    keeps_layout = torch.Tag.pointwise in op.tags
-    return Copies(kernel, _arguments(op), _kept_strides if keeps_layout else None)
+    return Copies(kernel, _arguments(op), result_strides(op))
 
 
 def _index(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
@@ -208,26 +206,15 @@ def _foreign(x: torch.Tensor) -> NDArray:
     )
 
 
-def _tensors(result: Any) -> Any:
-    """What a kernel gave, as PyTorch wants it."""
+def _tensors(result: Any, strides: Iterator[Sizes | None] = repeat(None)) -> Any:  # noqa: B008
+    """What a kernel gave, as PyTorch wants it: tensors of certain strides, else row-major."""
     if isinstance(result, NDArray):
-        return contents.new(result)
+        return contents.new(result, next(strides))
     if isinstance(result, tuple):
-        return tuple([_tensors(x) for x in result])
+        return tuple([_tensors(x, strides) for x in result])
     if isinstance(result, list):
-        return [_tensors(x) for x in result]
+        return [_tensors(x, strides) for x in result]
     return result
-
-
-def _kept_strides(args: Sequence[Any], result: NDArray) -> tuple[int, ...] | None:
-    """The strides of an elementwise result: those of the first argument of its shape, if packed."""
-    for x in args:
-        if isinstance(x, _Tensor) and x.shape == result.shape:
-            if x.is_contiguous():
-                return None
-            strides = x.stride()
-            return None if memory_order(tuple(x.shape), strides) is None else strides
-    return None
 
 
 def _put(op: Any, target: Any, result: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from genesis.ndarray.core.interop import copied
 from genesis.ndarray.core.realisation import realize_values
 from genesis.ndarray.random import Generator
-from genesis.torch.device.contents import contents, name_of_device, runtime
+from genesis.torch.device.storage_contents import contents, name_of_device, runtime
 
 _SEED = 67280421310721  # PyTorch's own, for generators that nobody seeded
 

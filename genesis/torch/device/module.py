@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from genesis import memory
-from genesis.torch.device.contents import device_names, name_of_device, runtime, synchronize
+from genesis.gpu_devices import GPUs, Properties
+from genesis.torch.device.storage_contents import device_names, name_of_device, runtime, synchronize
 
 Place = int | str | torch.device | None
 
@@ -70,6 +71,18 @@ class Genesis(ModuleType):
     def get_device_name(self, device: Place = None) -> str:
         """The Genesis device behind a PyTorch device, such as ``cpu``."""
         return device_names()[_index(device)]
+
+    def get_device_properties(self, device: Place = None) -> Properties:
+        """What a device is: its name, memory and processors."""
+        name = name_of_device(_index(device))
+        if name != "cpu":
+            return _gpus(name).get_device_properties(name)
+        return Properties(name, 0, 0, self.mem_get_info(device)[1], os.cpu_count() or 1)
+
+    def get_device_capability(self, device: Place = None) -> tuple[int, int]:
+        """The architecture of a GPU; (0, 0) of another chip."""
+        found = self.get_device_properties(device)
+        return found.major, found.minor
 
     class device:  # noqa: N801
         """Another current device inside the ``with`` block."""
@@ -153,23 +166,35 @@ class Genesis(ModuleType):
     # ---- memory
 
     def memory_stats(self, device: Place = None) -> dict[str, int]:
-        """The state of a device's allocator."""
-        runtime.collect()  # what is freed by now is not in use
-        stats = memory.stats(name_of_device(_index(device)))
+        """What tensors take, as PyTorch's allocators say it, and what the device holds for them.
+
+        A tensor counts from when it is made until it is gone, whether it is computed or pending.
+        The most that was allocated is at least what programs really had.
+        """
+        index = _index(device)
+        size, most, ever, *storages = runtime.storages(index)
+        real = memory.stats(name_of_device(index))
+        peak = max(most, real.peak_live_bytes)
         return {
-            "allocated_bytes.all.current": stats.live_bytes,
-            "allocated_bytes.all.peak": stats.peak_live_bytes,
-            "reserved_bytes.all.current": stats.live_bytes + stats.cached_bytes,
-            "active.all.current": stats.live_blocks,
-            "allocation.all.allocated": stats.allocations,
+            "allocated_bytes.all.current": size,
+            "allocated_bytes.all.peak": peak,
+            "allocated_bytes.all.allocated": ever,
+            "allocated_bytes.all.freed": ever - size,
+            "reserved_bytes.all.current": max(size, real.live_bytes + real.cached_bytes),
+            "reserved_bytes.all.peak": max(peak, real.live_bytes + real.cached_bytes),
+            "reserved_bytes.all.allocated": ever,
+            "active.all.current": storages[0],
+            "allocation.all.current": storages[0],
+            "allocation.all.peak": storages[1],
+            "allocation.all.allocated": storages[2],
         }
 
     def memory_allocated(self, device: Place = None) -> int:
-        """Bytes in use. What is pending has no memory yet."""
+        """Bytes of the tensors that there are."""
         return self.memory_stats(device)["allocated_bytes.all.current"]
 
     def max_memory_allocated(self, device: Place = None) -> int:
-        """The most bytes that were in use."""
+        """The most bytes that were in use, by tensors or by programs."""
         return self.memory_stats(device)["allocated_bytes.all.peak"]
 
     def memory_reserved(self, device: Place = None) -> int:
@@ -178,7 +203,17 @@ class Genesis(ModuleType):
 
     def reset_peak_memory_stats(self, device: Place = None) -> None:
         """Count the peak from what is in use now."""
+        runtime.collect()  # what is freed by now is not in use
+        runtime.reset_peak(_index(device))
         memory.reset_peak(name_of_device(_index(device)))
+
+    def mem_get_info(self, device: Place = None) -> tuple[int, int]:
+        """The bytes that are free on a device, and all it has."""
+        name = name_of_device(_index(device))
+        if name != "cpu":
+            return _gpus(name).mem_get_info(name)
+        page = os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
 
     def empty_cache(self) -> None:
         """Give memory that is kept for reuse back to the system."""
@@ -195,6 +230,10 @@ class Genesis(ModuleType):
     def is_bf16_supported(self, *_: Any) -> bool:
         """Whether bfloat16 can be used."""
         return True
+
+
+def _gpus(name: str) -> GPUs:
+    return GPUs(name.partition(":")[0])
 
 
 def _index(device: Place) -> int:

@@ -18,7 +18,7 @@ from torch.__future__ import (
 )
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from genesis.torch.device.contents import runtime
+from genesis.torch.device.storage_contents import runtime
 
 _Convert = Callable[[torch.Tensor], torch.Tensor]
 

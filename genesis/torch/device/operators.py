@@ -14,7 +14,9 @@ import torch
 from genesis import ndarray as nd
 from genesis.torch.aten.registry import implementations
 from genesis.torch.convert import DTYPES
-from genesis.torch.device import contents, dispatch
+from genesis.torch.device import dispatch
+from genesis.torch.device import storage_contents as contents
+from genesis.torch.device.result_strides import elementwise
 from genesis.torch.device.schema import operator
 
 #: Functions of tensors by the names of the operators they compute.
@@ -122,11 +124,12 @@ def _native_batch_norm(
     contents.progress.operators += 1
     args = (input, weight, bias, running_mean, running_var, training, momentum, eps)
     if running_mean is None or running_var is None or not training:
-        return tuple(map(contents.new, _batch_norm("native_batch_norm")(args, {})))
-    *results, mean, var = _batch_norm("_native_batch_norm_legit_functional")(args, {})
-    contents.write(running_mean, mean)
-    contents.write(running_var, var)
-    return tuple(map(contents.new, results))
+        results = _batch_norm("native_batch_norm")(args, {})
+    else:
+        *results, mean, var = _batch_norm("_native_batch_norm_legit_functional")(args, {})
+        contents.write(running_mean, mean)
+        contents.write(running_var, var)
+    return tuple(map(contents.new, results, elementwise(args, {}, results)))
 
 
 @cache

@@ -87,20 +87,56 @@ def _copied(storage: Any) -> Any:
 class _Token:
     """Lives as long as a storage."""
 
-    __slots__ = ("address",)
+    __slots__ = ("address", "nbytes")
 
-    def __init__(self, address: int) -> None:
-        self.address = address
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address, self.nbytes = address, nbytes
+        _usage.add(nbytes)
 
     def __del__(self) -> None:
+        _usage.remove(self.nbytes)
         _gone.append(self.address)
+
+
+class _Usage:
+    """What storages take: now, at most and ever, in bytes; and how many they are."""
+
+    def __init__(self) -> None:
+        self.bytes = [0, 0, 0]
+        self.count = [0, 0, 0]
+
+    def add(self, nbytes: int) -> None:
+        """A storage more."""
+        for stat, n in ((self.bytes, nbytes), (self.count, 1)):
+            stat[0] += n
+            stat[1] = max(stat[:2])
+            stat[2] += n
+
+    def remove(self, nbytes: int) -> None:
+        """A storage less."""
+        self.bytes[0] -= nbytes
+        self.count[0] -= 1
+
+
+_usage = _Usage()
+
+
+def storages(index: int) -> tuple[int, ...]:
+    """Bytes of the storages, now, at most and ever; how many there are, likewise."""
+    return (*_usage.bytes, *_usage.count)
+
+
+def reset_peak(index: int) -> None:
+    """Count what storages take at most from now on."""
+    for stat in (_usage.bytes, _usage.count):
+        stat[1] = stat[0]
 
 
 def _storage(nbytes: int) -> Any:
     address = next(_addresses)
     device = torch.device("genesis", 0)
     storage: Any = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
-    storage.token = _Token(address)
+    storage.token = _Token(address, nbytes)
     return storage
 
 

@@ -36,13 +36,20 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
+#include <ATen/ops/ccol_indices_native.h>
 #include <ATen/ops/clone_native.h>
+#include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/copy_native.h>
 #include <ATen/ops/copy_sparse_to_sparse_native.h>
+#include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like_native.h>
+#include <ATen/ops/empty_native.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
 #include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/row_indices_native.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/sparse_dim_native.h>
@@ -52,6 +59,7 @@
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <torch/csrc/autograd/variable.h>
@@ -108,6 +116,8 @@ constexpr int kSmallest = 6;  // log2 of the bytes between neighbouring handles
 struct Handle {
   uintptr_t address;
   int size_class;  // log2 of the bytes it stands for
+  DeviceIndex device = -1;
+  size_t bytes = 0;  // of a storage; none is counted for others
 };
 
 struct Change {  // the contents of a handle move to another, or to nobody
@@ -178,22 +188,98 @@ class Handles {
 
 Handles& handles = *new Handles;  // outlives whatever is freed when the process ends
 
-void release(void* handle) { handles.queue({static_cast<Handle*>(handle), 0}); }
+void release(void* handle);
 
-struct Allocator final : c10::Allocator {
+// The storages that there are, whether their contents are computed or still pending.
+struct Storages {
+  c10::CachingDeviceAllocator::Stat bytes, count;
+};
+
+py::object torch_genesis() { return py::module_::import("torch").attr("genesis"); }
+
+struct Allocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (!bytes) return {nullptr, Device(kDevice, current)};
     Handle* handle = handles.take(bytes);
+    handle->bytes = bytes, handle->device = current;
+    {
+      std::lock_guard<std::mutex> hold(mutex);
+      storages[current].bytes.increase(bytes), storages[current].count.increase(1);
+    }
     return {reinterpret_cast<void*>(handle->address), handle, &release, Device(kDevice, current)};
   }
+  void forget(const Handle& handle) {
+    std::lock_guard<std::mutex> hold(mutex);
+    auto& there = storages[handle.device];
+    there.bytes.decrease(handle.bytes), there.count.decrease(1);
+  }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  // What `torch.accelerator` asks for is what `torch.genesis` answers.
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t = {0, 0}) override {
+    py::gil_scoped_acquire hold;
+    torch_genesis().attr("empty_cache")();
+  }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex index) override {
+    py::gil_scoped_acquire hold;
+    py::dict found = torch_genesis().attr("memory_stats")(int(index));
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    auto fill = [&](c10::CachingDeviceAllocator::StatArray& array, const std::string& name) {
+      for (auto [key, field] : {std::pair{"current", &array[0].current}, {"peak", &array[0].peak},
+                                {"allocated", &array[0].allocated}})
+        *field = found[py::str(name + ".all." + key)].cast<int64_t>();
+      array[0].freed = array[0].allocated - array[0].current;
+    };
+    fill(stats.allocated_bytes, "allocated_bytes");
+    fill(stats.reserved_bytes, "reserved_bytes");
+    fill(stats.allocation, "allocation");
+    stats.active_bytes = stats.requested_bytes = stats.allocated_bytes;
+    stats.active = stats.allocation;
+    return stats;
+  }
+  void resetAccumulatedStats(DeviceIndex index) override {
+    std::lock_guard<std::mutex> hold(mutex);
+    storages[index].bytes.reset_accumulated(), storages[index].count.reset_accumulated();
+  }
+  void resetPeakStats(DeviceIndex index) override {
+    py::gil_scoped_acquire hold;
+    torch_genesis().attr("reset_peak_memory_stats")(int(index));
+  }
+  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex index) {  // PyTorch 2.11 does not have it
+    py::gil_scoped_acquire hold;
+    return torch_genesis().attr("mem_get_info")(int(index)).cast<std::pair<size_t, size_t>>();
+  }
+
+  std::mutex mutex;
+  std::unordered_map<DeviceIndex, Storages> storages;
   void copy_data(void*, const void*, size_t) const override {
     TORCH_CHECK(false, "genesis: handles are no memory to copy");
   }
 };
 
-Allocator allocator;
+Allocator& allocator = *new Allocator;  // outlives whatever is freed when the process ends
 REGISTER_ALLOCATOR(kDevice, &allocator);
+
+void release(void* context) {
+  auto* handle = static_cast<Handle*>(context);
+  if (handle->bytes) allocator.forget(*handle);
+  handle->bytes = 0;
+  handles.queue({handle, 0});
+}
+
+// Bytes of storages, now, at most and ever; how many storages, likewise.
+py::tuple storages_of(DeviceIndex index) {
+  std::lock_guard<std::mutex> hold(allocator.mutex);
+  auto& [bytes, count] = allocator.storages[index];
+  return py::make_tuple(bytes.current, bytes.peak, bytes.allocated, count.current, count.peak,
+                        count.allocated);
+}
+
+void reset_peak(DeviceIndex index) {
+  std::lock_guard<std::mutex> hold(allocator.mutex);
+  allocator.storages[index].bytes.reset_peak(), allocator.storages[index].count.reset_peak();
+}
 
 // ---- layouts: dtype, conjugated + 2 * negated, offset, sizes, strides
 
@@ -772,12 +858,29 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
          at::native::new_with_dims_and_tensor_sparse_symint);
   m.impl("_values", at::native::_values_sparse);
   m.impl("clone", at::native::clone_sparse);
+  m.impl("copy_", at::native::copy_sparse_wrapper_);
   m.impl("copy_sparse_to_sparse_", at::native::copy_sparse_);
   m.impl("dense_dim", at::native::dense_dim_sparse);
   m.impl("indices", at::native::indices_sparse);
   m.impl("is_coalesced", at::native::is_coalesced_sparse);
   m.impl("sparse_dim", at::native::sparse_dim_sparse);
   m.impl("values", at::native::values_sparse);
+}
+
+// Compressed ones (CSR and its relatives) are made of three.
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  m.impl("_nnz", at::native::_nnz_sparse_csr);
+  m.impl("ccol_indices", at::native::ccol_indices_sparse_csr);
+  m.impl("clone", at::native::clone_sparse_compressed);
+  m.impl("col_indices", at::native::col_indices_sparse_csr);
+  m.impl("copy_", at::native::copy_sparse_compressed_);
+  m.impl("crow_indices", at::native::crow_indices_sparse_csr);
+  m.impl("dense_dim", at::native::dense_dim_sparse_csr);
+  m.impl("empty.memory_format", at::native::empty_sparse_compressed_symint);
+  m.impl("empty_like", at::native::empty_like_sparse_csr);
+  m.impl("row_indices", at::native::row_indices_sparse_csr);
+  m.impl("sparse_dim", at::native::sparse_dim_sparse_csr);
+  m.impl("values", at::native::values_sparse_csr);
 }
 
 // ---- what Python sees
@@ -804,6 +907,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("keep", keep);
   m.def("create", create);
   m.def("adopt", adopt);
+  m.def("storages", storages_of);
+  m.def("reset_peak", reset_peak);
   m.def("others_exist", others_exist);
   m.def("live_with_others", live_with_others);
   m.def("nested_parts", nested_parts);

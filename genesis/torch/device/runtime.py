@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from genesis.store import digest
+from genesis.content_store import digest
 
 _SOURCE = Path(__file__).with_name("runtime.cpp")
 _NAME = "genesis_runtime"
@@ -81,6 +81,12 @@ class Runtime(Protocol):
 
     def adopt(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         """Let a tensor that no operator gave be another, on another device, in all but name."""
+
+    def storages(self, index: int) -> tuple[int, ...]:
+        """Bytes of a device's storages, now, at most and ever; how many there are, likewise."""
+
+    def reset_peak(self, index: int) -> None:
+        """Count what storages take at most from now on."""
 
     def nested_parts(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The buffer of a nested tensor; sizes, strides and offsets of the tensors in it."""

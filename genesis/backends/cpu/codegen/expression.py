@@ -16,7 +16,6 @@ from typing import Any
 
 from genesis.backends.cpu.codegen import scalar
 from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMValue, gather_lanes, mangle
-from genesis.backends.cpu.codegen.fold import State
 from genesis.backends.cpu.codegen.lanes import (
     Address,
     Analysis,
@@ -31,6 +30,7 @@ from genesis.backends.cpu.codegen.lanes import (
 from genesis.backends.cpu.codegen.math.building_blocks import quotient
 from genesis.backends.cpu.codegen.prefetch import Prefetch, prefetch
 from genesis.backends.cpu.codegen.transpose import transpose
+from genesis.backends.cpu.codegen.vector_reductions import State
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
 from genesis.ir.kernel import AxisKind, Buffer, Local, Merge, Param

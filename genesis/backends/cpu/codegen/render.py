@@ -17,14 +17,6 @@ from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.codegen.dot_instructions import Dots
 from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMModule, LLVMValue
 from genesis.backends.cpu.codegen.expression import Argument, Expressions
-from genesis.backends.cpu.codegen.fold import (
-    State,
-    last_lane,
-    pairwise,
-    reduce_commutative,
-    reduce_ordered,
-    scan_lanes,
-)
 from genesis.backends.cpu.codegen.lanes import (
     Analysis,
     Coordinate,
@@ -40,6 +32,14 @@ from genesis.backends.cpu.codegen.prefetch import (
     prefetch_rows,
 )
 from genesis.backends.cpu.codegen.stores import Stores, lane_of
+from genesis.backends.cpu.codegen.vector_reductions import (
+    State,
+    last_lane,
+    pairwise,
+    reduce_commutative,
+    reduce_ordered,
+    scan_lanes,
+)
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bool_

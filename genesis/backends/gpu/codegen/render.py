@@ -62,7 +62,7 @@ def render(
     generation = int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
     floats8, early = words and generation >= 89, generation >= 90
     phases = [
-        Function(plan, p, f"{kernel.name}_{p}", library, precision, words, floats8, early)
+        TritonFunction(plan, p, f"{kernel.name}_{p}", library, precision, words, floats8, early)
         for p in range(len(plan.phases))
     ]
     imports = "import triton\nimport triton.language as tl\n"
@@ -88,7 +88,7 @@ def render(
 # ---- one phase
 
 
-class Function:
+class TritonFunction:
     """Writes the function of one phase."""
 
     def __init__(

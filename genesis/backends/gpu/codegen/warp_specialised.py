@@ -22,7 +22,7 @@ from genesis.backends.gpu.codegen.expression import PRODUCT, Frame, address, typ
 from genesis.backends.gpu.codegen.helpers import Library
 from genesis.backends.gpu.codegen.launch_bounds import Work
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
-from genesis.backends.gpu.codegen.render import Function
+from genesis.backends.gpu.codegen.render import TritonFunction
 from genesis.backends.gpu.codegen.source import Source
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -133,7 +133,7 @@ def _loading_right(dot: Dot) -> Dot:
     return replace(dot, left=dot.right, right=dot.left, row=dot.column, column=dot.row)
 
 
-class _Roles(Function):
+class _Roles(TritonFunction):
     """Writes the function of every role, and that of the program."""
 
     def _function(self) -> None:

@@ -5,14 +5,14 @@ for any contents of their operands; they access their operands, results and scra
 within the extents they are given. `tests/backends/test_gpu_library.py` holds them to that. They are
 not proven, so nothing but the entries of this table may take a call.
 
-========================  =======================  ==============================================
-operation                 code                     limits
-========================  =======================  ==============================================
-``indexing.summed_rows``  `row_sums`               floats of 16 to 64 bits; sizes that are known
-``sorting.select``        `sort_rows`: all sorted  real types; rows of less than 2 ** 31 elements
-``sorting.sort``          `sort_rows`: merged runs real types; rows of less than 2 ** 31 elements
-``sorting.topk``          `sort_rows`: k of a run  real types; rows of less than 2 ** 31 elements
-========================  =======================  ==============================================
+========================  ==========================  ==============================================
+operation                 code                        limits
+========================  ==========================  ==============================================
+``indexing.summed_rows``  `segment_sums_triton`       floats of 16 to 64 bits; sizes that are known
+``sorting.select``        `sort_triton`: all sorted   real types; rows of less than 2 ** 31 elements
+``sorting.sort``          `sort_triton`: merged runs  real types; rows of less than 2 ** 31 elements
+``sorting.topk``          `sort_triton`: k of a run   real types; rows of less than 2 ** 31 elements
+========================  ==========================  ==============================================
 
 NVIDIA's own libraries compute some others (`nvidia_math`).
 """
@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from genesis.backends.base import NativeCall
 from genesis.backends.gpu.library.sort import claim_select, claim_sort
-from genesis.backends.gpu.library.summed_rows import claim_rows
+from genesis.backends.gpu.library.segment_sums import claim_rows
 from genesis.ir.node import Call
 
 NATIVE_CALLS: dict[str, Callable[[Call, str], NativeCall | None]] = {

@@ -156,7 +156,7 @@ class _Refused(Exception):
     """A library does not do what it is asked for, or is not installed: the host does."""
 
 
-Function = Callable[[Mathematics, tuple[Any, ...], list[Array], list[Array]], bool]
+LibraryFunction = Callable[[Mathematics, tuple[Any, ...], list[Array], list[Array]], bool]
 
 
 def _at(pointer: int) -> ctypes.c_void_p:
@@ -177,7 +177,7 @@ def _int(value: int) -> ctypes.c_int:
 # ---- transforms
 
 
-def _transform(name: str) -> Function:
+def _transform(name: str) -> LibraryFunction:
     def run(
         m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]
     ) -> bool:
@@ -212,29 +212,23 @@ def _transform(name: str) -> Function:
 # ---- factorisations and solutions
 
 
-def _cholesky(whole: bool) -> Function:
-    def run(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
-        """Upper triangles by columns are lower ones by rows; the others are zeros if `whole`."""
-        (x,), (lower, *order) = given, made
-        n, size = x.shape[-1], ctypes.c_int()
-        batch = prod(x.shape[:-2])
-        room, info = m.room(x.nbytes if whole else 1), m.room(4 * batch)
-        work = room.pointer if whole else lower.pointer
-        m.copy(work, x.pointer, x.nbytes)
-        m.solver(x.dtype, "potrf_bufferSize", UPPER, n, _at(work), n, ctypes.byref(size))
-        scratch = m.room(size.value * x.dtype.itemsize)
-        factors = list(x._replace(pointer=work).matrices())
-        for k, matrix in enumerate(factors):
-            rest = _at(scratch.pointer), size.value, _at(info.pointer + 4 * k)
-            m.solver(x.dtype, "potrf", UPPER, n, _at(matrix), n, *rest)
-        for matrix, target in zip(factors, lower.matrices(), strict=True):
-            if whole:
-                m.triangle(x.dtype, target, matrix, n, n, UPPER)
-        for zeros in order:
-            m.clear(zeros.pointer, zeros.nbytes)
-        return m.good(info.pointer, batch)
-
-    return run
+def _cholesky(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
+    """Upper triangles by columns are lower ones by rows; the others are zeros."""
+    (x,), (lower, *order) = given, made
+    n, size = x.shape[-1], ctypes.c_int()
+    batch = prod(x.shape[:-2])
+    work, info = m.room(x.nbytes), m.room(4 * batch)
+    m.copy(work.pointer, x.pointer, x.nbytes)
+    m.solver(x.dtype, "potrf_bufferSize", UPPER, n, _at(work.pointer), n, ctypes.byref(size))
+    scratch = m.room(size.value * x.dtype.itemsize)
+    factors = list(x._replace(pointer=work.pointer).matrices())
+    for k, (matrix, target) in enumerate(zip(factors, lower.matrices(), strict=True)):
+        rest = _at(scratch.pointer), size.value, _at(info.pointer + 4 * k)
+        m.solver(x.dtype, "potrf", UPPER, n, _at(matrix), n, *rest)
+        m.triangle(x.dtype, target, matrix, n, n, UPPER)
+    for zeros in order:
+        m.clear(zeros.pointer, zeros.nbytes)
+    return m.good(info.pointer, batch)
 
 
 def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
@@ -300,7 +294,7 @@ def _inverse(m: Mathematics, options: Any, given: list[Array], made: list[Array]
     return m.good(info.pointer, prod(a.shape[:-2]))
 
 
-def _triangular(checked: bool) -> Function:
+def _triangular(checked: bool) -> LibraryFunction:
     def run(
         m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]
     ) -> bool:
@@ -420,12 +414,12 @@ def _svd(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: lis
 
 
 #: Operations of the library, and who computes them.
-CALLS: dict[str, Function] = {
+CALLS: dict[str, LibraryFunction] = {
     "fourier.fft": _transform("fft"),
     "fourier.rfft": _transform("rfft"),
     "fourier.irfft": _transform("irfft"),
-    "linalg.cholesky": _cholesky(whole=False),
-    "linalg.cholesky_ex": _cholesky(whole=True),
+    "linalg.cholesky": _cholesky,
+    "linalg.cholesky_ex": _cholesky,
     "linalg.solve": _solve,
     "linalg.inverse": _inverse,
     "linalg.inverse_ex": _inverse,

@@ -16,11 +16,11 @@ from pathlib import Path
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.gpu.binary import Request, made, packed, unpacked
 from genesis.backends.gpu.codegen.source import Argument, Source
-from genesis.backends.gpu.entry import Count
+from genesis.backends.gpu.launch_entry import Count
+from genesis.content_store import remember
 from genesis.ir.dtype import DType
 from genesis.ir.node import Call
 from genesis.ir.size import Dim, bounds, product
-from genesis.store import remember
 
 #: As powers of two: the elements of a run that is sorted by counting, the least and the most of one
 #: that is sorted with its places, elements that a block has at least, and the runs of a merge.
@@ -148,7 +148,7 @@ class Sort:
         """What is to be compiled."""
         name = f"{'select' if self.selects else 'sort'}_{self.dtype.name}"
         arguments = self.arguments
-        text = Path(__file__).with_name("sort_rows.py").read_text()
+        text = Path(__file__).with_name("sort_triton.py").read_text()
         names = []
         for number, statements in enumerate(self.phases()):
             names.append(f"{name}_{number}")

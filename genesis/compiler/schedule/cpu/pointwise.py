@@ -66,6 +66,8 @@ def pointwise(kernel: kir.Kernel, chip: Chip) -> kir.Kernel:
     longest = max(map(operations, _parts(phase.body)))
     unroll = 4 if longest <= 16 else 2 if longest <= 48 else 1
     rival = _rival(phase, best, width)
+    if rival is not None and not _is_contiguous(phase, best):  # a square would turn nothing
+        best, rival, width = rival, None, lanes(phase.body, chip, rival)
     strewn = _strewn(phase, best) if rival is None and longest <= 16 else None
     if rival is not None or strewn is not None:
         unroll = 1
@@ -146,6 +148,11 @@ def _rival(phase: kir.Phase, best: kir.Axis, width: int) -> kir.Axis | None:
             if axis != best and extent(axis) >= width and stride(buffer, at, axis) == 1:
                 return axis
     return None
+
+
+def _is_contiguous(phase: kir.Phase, axis: kir.Axis) -> bool:
+    """Whether neighbours along an axis are neighbours in some buffer."""
+    return any(stride(buffer, at, axis) in (1, -1) for buffer, at in accesses(phase.body))
 
 
 def _apart(body: kir.Body) -> kir.Body:

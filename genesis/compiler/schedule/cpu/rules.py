@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from genesis.backends.base import Chip
 from genesis.compiler.passes import Rule, Rules
-from genesis.compiler.schedule import rules
+from genesis.compiler.schedule import matchers
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
 from genesis.compiler.schedule.byte_products import dots
 from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise, weights
@@ -46,21 +46,21 @@ def _in_pairs(
 RULES: Rules = (
     recognise,
     split_axes,
-    Rule("column sums", rules.of_pattern(ColumnSums), total),
+    Rule("column sums", matchers.of_pattern(ColumnSums), total),
     heads_in_groups,
-    Rule("attention decode", rules.when(attention, few), decode),
-    Rule("attention", rules.when(attention), attend),
-    Rule("attention backward", rules.when(attention_backward), attend_backward),
-    Rule("int8 dot", rules.when(dots), dot),
-    Rule("int8 repack", rules.when(quads), repack),
+    Rule("attention decode", matchers.when(attention, few), decode),
+    Rule("attention", matchers.when(attention), attend),
+    Rule("attention backward", matchers.when(attention_backward), attend_backward),
+    Rule("int8 dot", matchers.when(dots), dot),
+    Rule("int8 repack", matchers.when(quads), repack),
     join_axes,
-    Rule("scatter", rules.when(updated), scatter),
-    Rule("masked stores", rules.provided(rules.masked_stores), rules.as_it_is),
-    Rule("narrow constant weights", rules.when(weights, is_narrow), narrow),
-    Rule("constant weights", rules.when(weights), _in_pairs(weigh)),
-    Rule("GEMV", rules.when(operands, is_gemv), gemv),
-    Rule("contraction", rules.when(operands), _in_pairs(contract)),
-    Rule("prefix", rules.of_pattern(Prefix), prefix),
-    Rule("rows", rules.provided(rules.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("scatter", matchers.when(updated), scatter),
+    Rule("masked stores", matchers.provided(matchers.masked_stores), matchers.as_it_is),
+    Rule("narrow constant weights", matchers.when(weights, is_narrow), narrow),
+    Rule("constant weights", matchers.when(weights), _in_pairs(weigh)),
+    Rule("GEMV", matchers.when(operands, is_gemv), gemv),
+    Rule("contraction", matchers.when(operands), _in_pairs(contract)),
+    Rule("prefix", matchers.of_pattern(Prefix), prefix),
+    Rule("rows", matchers.provided(matchers.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )

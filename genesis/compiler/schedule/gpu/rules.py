@@ -8,7 +8,7 @@ masked rather than peeled.
 from __future__ import annotations
 
 from genesis.compiler.passes import Rule, Rules
-from genesis.compiler.schedule import rules
+from genesis.compiler.schedule import matchers
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
 from genesis.compiler.schedule.byte_products import dots
 from genesis.compiler.schedule.contraction_operands import operands, recognise
@@ -34,21 +34,21 @@ def _empty(kernel: Kernel) -> bool:
 
 
 RULES: Rules = (
-    Rule("nothing runs", rules.provided(_empty), rules.as_it_is, steps=()),
+    Rule("nothing runs", matchers.provided(_empty), matchers.as_it_is, steps=()),
     recognise,
     # Loads are not shared: bytes are read as words, which a renderer finds.
-    Rule("int8 dot", rules.when(dots), dot, steps=(unroll_single, early)),
+    Rule("int8 dot", matchers.when(dots), dot, steps=(unroll_single, early)),
     heads_in_groups,
-    Rule("attention, warp specialised", rules.when(attention, grouped), attend_grouped),
-    Rule("attention decode", rules.when(attention, few), decode),
-    Rule("attention", rules.when(attention), attend),
-    Rule("attention backward", rules.when(attention_backward), attend_backward),
+    Rule("attention, warp specialised", matchers.when(attention, grouped), attend_grouped),
+    Rule("attention decode", matchers.when(attention, few), decode),
+    Rule("attention", matchers.when(attention), attend),
+    Rule("attention backward", matchers.when(attention_backward), attend_backward),
     join_alike,
-    Rule("scatter", rules.when(updated), scatter),
-    Rule("masked stores", rules.provided(rules.masked_stores), rules.as_it_is),
-    Rule("contraction", rules.when(operands), contract),
-    Rule("prefix", rules.of_pattern(Prefix), prefix),
-    Rule("rows", rules.provided(rules.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("scatter", matchers.when(updated), scatter),
+    Rule("masked stores", matchers.provided(matchers.masked_stores), matchers.as_it_is),
+    Rule("contraction", matchers.when(operands), contract),
+    Rule("prefix", matchers.of_pattern(Prefix), prefix),
+    Rule("rows", matchers.provided(matchers.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
 STEPS = (unroll_single, share, early)

@@ -13,8 +13,8 @@ from oracles import interpreted
 
 import genesis
 from genesis import ndarray as nd
+from genesis.compiler.fuse.concatenation import pieces
 from genesis.compiler.fuse.fuse import fuse
-from genesis.compiler.fuse.split_gradient import pieces
 from genesis.ir import ops
 from genesis.ir.evaluate import evaluate
 from genesis.ir.node import Node, elementwise

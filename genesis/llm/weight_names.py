@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from genesis import functional
 from genesis.llm.config import BadModel, DecoderConfig
-from genesis.weights.packed import Quantised, stacked
-from genesis.weights.shelf import Shelf
+from genesis.weights.array_cache import ArrayCache
+from genesis.weights.quantised import Quantised, stacked
 
 Shape = tuple[int, ...]
 
@@ -126,10 +126,10 @@ class Source:
         config: DecoderConfig,
         where: str,
         format: str | None = None,
-        shelf: Shelf | None = None,
+        array_cache: ArrayCache | None = None,
     ) -> None:
         self.files, self.config, self.where, self.format = files, config, where, format
-        self.shelf = shelf or Shelf()
+        self.array_cache = array_cache or ArrayCache()
         self.all = frozenset(files.names())
         self.used: set[str] = set()
         self.table = self._table()

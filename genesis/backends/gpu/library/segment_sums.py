@@ -1,4 +1,4 @@
-"""The kernels of sums of rows by where they go: see `row_sums`."""
+"""The kernels of sums of rows by where they go: see `segment_sums_triton`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.gpu.binary import Request, made, packed, unpacked
 from genesis.backends.gpu.codegen.source import Argument, Source
-from genesis.backends.gpu.entry import Count
+from genesis.backends.gpu.launch_entry import Count
+from genesis.content_store import remember
 from genesis.ir.dtype import DType, float32, float64
 from genesis.ir.node import Call
-from genesis.store import remember
 
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 #: Updates whose sum is a number of its own if they all go to one row, and rows that one block looks
@@ -74,7 +74,7 @@ class Sums:
             f"sum_chunks(positions, places, updates, partial, {how})",
             f"sum_rows(places, updates, result, starts, partial, rows, {how}, {together})",
         )
-        text = Path(__file__).with_name("row_sums.py").read_text()
+        text = Path(__file__).with_name("segment_sums_triton.py").read_text()
         names = tuple(f"rows_{self.result.name}_{k}" for k in range(len(bodies)))
         for name, body in zip(names, bodies, strict=True):
             text += f"\n\n@triton.jit\ndef {name}({', '.join(arguments)}):\n    {body}\n"

@@ -6,7 +6,7 @@ many updates is no long loop, and `sum_rows` writes every row of the result once
 its first whole chunk, the sums of whole chunks, and the rest; most rows of a large table get no
 update, and zeros for several of them are written at once. The order of every sum is fixed.
 
-`summed_rows` makes kernels of these functions: the text is compiled, nothing imports this module.
+`segment_sums` makes kernels of these functions: the text is compiled, nothing imports this module.
 """
 
 import triton

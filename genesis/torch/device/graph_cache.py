@@ -12,7 +12,7 @@ schedule, are never met again, and cost no more than looking.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.subgraph import NotASubgraph, Subgraph
 from genesis.ndarray.core.value import Checked, Value, apart, thread
 from genesis.torch.convert import TORCH_DTYPES
-from genesis.torch.device import contents
+from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.strides import Sizes
 
 #: Forms that are known of one operator, at most.
@@ -38,11 +38,11 @@ class Copies:
         self,
         kernel: Callable[..., Any],
         arguments: Callable[..., Arguments],
-        strides: Callable[..., Sizes | None] | None = None,
+        strides: Callable[..., Sequence[Sizes | None]],
     ) -> None:
         """`arguments` makes of a call's arguments those of the kernel.
 
-        `strides` says of a call's arguments and a result how that lies in memory, if not row-major.
+        `strides` says of a call's arguments and results how these lie in memory, if not row-major.
         """
         self.kernel, self.arguments, self.strides = kernel, arguments, strides
         self.known: dict[bytes | None, Recorded | None] = {}
@@ -113,8 +113,8 @@ class Recorded:
         self._results = _filled(shape, lambda _: next(places))
         #: What a tensor of each is made with.
         self._make: dict[int, tuple[Any, ...]] = {}
-        for place, x in zip(graph.places, roots, strict=True):
-            strides = None if copies.strides is None else copies.strides(args, x)
+        layouts = copies.strides(args, kwargs, roots)
+        for place, x, strides in zip(graph.places, roots, layouts, strict=True):
             dtype, index = TORCH_DTYPES[x.dtype], contents.index_of(x.device)
             self._make[place] = x.shape, strides, dtype, index
 

@@ -1,4 +1,4 @@
-"""`Shelf`: arrays that were made from a model's files, kept in the cache directory.
+"""`ArrayCache`: arrays that were made from a model's files, kept in the cache directory.
 
 The first start writes them into one file, array after array, as they are made; a table of what
 lies where is written last, when all are complete. So a file that was cut off has no table, and is
@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from genesis.store import digest, directory, replace_file
+from genesis.content_store import digest, directory, replace_file
 
 #: The most bytes that all shelves have together, and that are left free on the disk.
 LIMIT, FREE = 1 << 35, 1 << 31
 _ALIGNMENT = 4096  # pages are mapped
 
 
-class Shelf:
+class ArrayCache:
     """Arrays of a model by name; without a key, or where there is no directory, in memory."""
 
     def __init__(self, *key: str) -> None:
@@ -174,4 +174,4 @@ def _trim(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-__all__ = ["FREE", "LIMIT", "Shelf", "clear", "kept"]
+__all__ = ["FREE", "LIMIT", "ArrayCache", "clear", "kept"]

@@ -21,6 +21,9 @@ from genesis.ir.size import Size, evaluate, product
 from genesis.ndarray.core.value import Several, Value
 
 NEVER = math.inf  #: a price that nobody pays
+#: What else the first program may compute for the second: reductions that never round, so that
+#: gradients have the same bits as where nothing is saved.
+_EXACT = (ops.ITEM, ops.AMAX, ops.AMIN)
 
 
 class Price(NamedTuple):
@@ -62,13 +65,14 @@ def priced(gradients: Sequence[Value], results: Sequence[Value]) -> dict[Value, 
     asked = {*chain.from_iterable(v.inputs for v in later), *gradients}
     written = _written(forward, results)
     in_memory = _in_memory(later)
+    often = _evaluations(order)
     prices: dict[Value, Price] = {}
     for v in order:
         if v in known:
             size = _elements(v)
             floats = size * v.dtype.itemsize / 4
             save = floats * (LOAD_PRICE if _there(v) or v in written else BYTES_PRICE)
-            again = v.op.cost * size + (BYTES_PRICE * floats if v in in_memory else 0)
+            again = v.op.cost * often[v] + (BYTES_PRICE * floats if v in in_memory else 0)
             is_given = _there(v) or (v in inside and not _fuses(v))
             prices[v] = Price(
                 NEVER if type(v) is Several else save, NEVER if is_given else again, v in asked
@@ -89,7 +93,7 @@ def _known(order: Iterable[Value], forward: set[Value]) -> set[Value]:
     """What is known before gradients are given, with no more than the first program reads."""
     known: set[Value] = set()
     for v in order:
-        new = v.memory is None and (_fuses(v) or v.op is ops.ITEM or v.op.group == "leaf")
+        new = v.memory is None and (_fuses(v) or v.op in _EXACT or v.op.group == "leaf")
         if v in forward or (new and known.issuperset(v.inputs)):
             known.add(v)
     return known
@@ -129,6 +133,21 @@ def _in_memory(values: Iterable[Value]) -> set[Value]:
                     i = i.inputs[0]
                 found.add(i)
     return found
+
+
+def _evaluations(order: Sequence[Value]) -> dict[Value, int]:
+    """How often each operation is evaluated where it is fused: once for every element that is read.
+
+    What is expanded is evaluated with its reader, a reduction once for every element it reads.
+    """
+    often = {v: _elements(v) for v in order}
+    for v in reversed(order):
+        if v.op.group == "reduce":
+            often[v] = max(often[v], *(_elements(i) for i in v.inputs))
+        elif _fuses(v):
+            for i in v.inputs:
+                often[i] = max(often[i], often[v])
+    return often
 
 
 def _elements(v: Value) -> int:

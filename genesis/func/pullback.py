@@ -20,7 +20,7 @@ from genesis.ndarray.pytree import Structure, flatten, unflatten
 from genesis.tensor.tensor import Tensor
 
 
-class Place(Tensor):
+class Differentiated(Tensor):
     """A leaf with respect to which a transform differentiates, while its function is called."""
 
     active = True
@@ -104,7 +104,7 @@ def trace(name: str, function: Callable[..., Any], primals: Any, has_aux: bool =
 def _place(x: Tensor, recorded: bool) -> Any:
     if recorded and x.requires_grad:
         return functional.clone(x)
-    return Place(x.array, True)
+    return Differentiated(x.array, True)
 
 
 def pull(
@@ -146,7 +146,7 @@ def leads_outside(outputs: Sequence[Any], own: Sequence[Tensor]) -> bool:
     known = {id(x) for x in own}
 
     def is_outside(leaf: Tensor) -> bool:
-        return id(leaf) not in known and (not isinstance(leaf, Place) or leaf.active)
+        return id(leaf) not in known and (not isinstance(leaf, Differentiated) or leaf.active)
 
     seen: set[Creator] = set()
     edges = [edge_to(x) for x in outputs if isinstance(x, Tensor)]
@@ -191,7 +191,7 @@ class Explored(NamedTuple):
                 continue
             source = edge.source
             if not isinstance(source, Creator) or (source.number < began and source not in before):
-                if not isinstance(source, Place) or source.active:
+                if not isinstance(source, Differentiated) or source.active:
                     leaving.setdefault((id(source), edge.slot), edge)
             elif source not in inside:
                 inside.add(source)

@@ -11,9 +11,9 @@ import pytest
 from jit_gradients import MODELS
 
 import genesis
-from genesis.autograd import cut as cuts
 from genesis.autograd import jitted
-from genesis.autograd.cut import NEVER, Network, priced
+from genesis.autograd import min_cut as cuts
+from genesis.autograd.min_cut import NEVER, Network, priced
 from genesis.ir.node import topological
 from genesis.ndarray.core.value import Value
 
@@ -115,3 +115,20 @@ def test_what_products_read_is_saved(asked: list[Asked]) -> None:
     genesis.jit(genesis.nn.Sequential(*layers, genesis.nn.Linear(8, 1)))(genesis.ones(4, 8))
     ((_, _, saved),) = asked
     assert [v.op.name for v in saved] == ["max"] * 3  # not the sums before, nor masks
+
+
+def test_what_is_expanded_is_saved_before_it_is(asked: list[Asked]) -> None:
+    """A number for every column is not computed again for every row."""
+    x, w = genesis.ones(64, 4, requires_grad=True), genesis.ones(4)
+    genesis.jit(lambda x: x * genesis.exp(w + 1))(x)
+    ((gradients, _, saved),) = asked
+    again = topological(gradients, lambda v: () if v in saved else v.inputs)
+    assert "exp" not in [v.op.name for v in again if v not in saved]
+
+
+def test_where_the_greatest_are_is_found_once(asked: list[Asked]) -> None:
+    """By the program that looks for them, not by that of gradients: nothing rounds."""
+    genesis.jit(genesis.nn.MaxPool2d(2))(genesis.rand(4, 3, 8, 8, requires_grad=True))
+    ((gradients, _, saved),) = asked
+    again = topological(gradients, lambda v: () if v in saved else v.inputs)
+    assert not {"amax", "amin"} & {v.op.name for v in again}

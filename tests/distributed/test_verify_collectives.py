@@ -20,7 +20,7 @@ from genesis.compiler import compile_graph
 from genesis.compiler.partition import FREE, buckets, partition
 from genesis.compiler.program.memory_plan import WrongProgram
 from genesis.compiler.program.program import Program
-from genesis.compiler.verify.exchange import (
+from genesis.compiler.verify.collectives import (
     Message,
     verify_cover,
     verify_flights,

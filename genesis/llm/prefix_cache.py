@@ -6,8 +6,8 @@ with different salts or adapters never share a page. A page is shareable once it
 computed; when no sequence holds it any more it stays until its room is wanted, and then moves to
 the tier below, if there is one.
 
->>> from genesis.llm.pages import Group
->>> pool = PagePool(page_size=2, groups=[Group(pages=8)])
+>>> from genesis.llm.pages import PageGroup
+>>> pool = PagePool(page_size=2, groups=[PageGroup(pages=8)])
 >>> cache = PrefixCache(pool)
 >>> chain, tables = Chain(2, b"model"), pool.new_tables()
 >>> chain.extend([7, 8, 9, 10, 11])

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from genesis.cli import main
-from genesis.weights import shelf
-from genesis.weights.shelf import Shelf
+from genesis.weights import array_cache
+from genesis.weights.array_cache import ArrayCache
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +21,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "weights"
 
 
-def filled(*key: str, finish: bool = True) -> Shelf:
-    made = Shelf(*key)
+def filled(*key: str, finish: bool = True) -> ArrayCache:
+    made = ArrayCache(*key)
     made.make("a", (3, 5))[:] = np.arange(15).reshape(3, 5)
     made.make("b", (4,), np.int64)[:] = -7
     made.make("none", (0, 5))
@@ -33,18 +33,18 @@ def filled(*key: str, finish: bool = True) -> Shelf:
 
 def test_what_was_finished_is_found() -> None:
     filled("model")
-    found = Shelf("model")
+    found = ArrayCache("model")
     np.testing.assert_array_equal(found.find("a", (3, 5)), np.arange(15).reshape(3, 5))
     np.testing.assert_array_equal(found.find("b", (4,), np.int64), -7)
     assert (
         found.find("a", (5, 3)) is found.find("a", (3, 5), np.int64) is found.find("c", ()) is None
     )
-    assert Shelf("other").find("a", (3, 5)) is Shelf().find("a", (3, 5)) is None
+    assert ArrayCache("other").find("a", (3, 5)) is ArrayCache().find("a", (3, 5)) is None
 
 
 def test_what_was_not_finished_is_not() -> None:
     filled("model", finish=False)
-    assert Shelf("model").find("a", (3, 5)) is None
+    assert ArrayCache("model").find("a", (3, 5)) is None
 
 
 STRANGE = [
@@ -58,9 +58,9 @@ def test_a_strange_table_is_as_none(table: bytes, folder: Path) -> None:
     filled("model")
     (path,) = folder.glob("*.json")
     path.write_bytes(table)
-    assert Shelf("model").find("a", (3, 5)) is None
+    assert ArrayCache("model").find("a", (3, 5)) is None
     filled("model")
-    assert Shelf("model").find("a", (3, 5)) is not None
+    assert ArrayCache("model").find("a", (3, 5)) is not None
 
 
 def test_without_room_or_a_folder_arrays_are_in_memory(
@@ -84,15 +84,15 @@ def test_without_room_or_a_folder_arrays_are_in_memory(
 def test_old_shelves_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled("first")
     os.utime(next(folder.glob("*.json")), (1, 1))
-    monkeypatch.setattr(shelf, "LIMIT", 10)
+    monkeypatch.setattr(array_cache, "LIMIT", 10)
     filled("second")
     filled("third")
-    assert Shelf("first").find("a", (3, 5)) is None
-    assert Shelf("third").find("a", (3, 5)) is not None
+    assert ArrayCache("first").find("a", (3, 5)) is None
+    assert ArrayCache("third").find("a", (3, 5)) is not None
 
 
 def test_the_command_shows_and_deletes_them(capsys: pytest.CaptureFixture[str]) -> None:
     filled("model")
     assert main(["cache"]) == 0 and "weights    1" in capsys.readouterr().out
     assert main(["cache", "clear"]) == 0 and "packed weights" in capsys.readouterr().out
-    assert Shelf("model").find("a", (3, 5)) is None
+    assert ArrayCache("model").find("a", (3, 5)) is None

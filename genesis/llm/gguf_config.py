@@ -16,7 +16,7 @@ from genesis.llm import encoder, families
 from genesis.llm.config import BadModel, DecoderConfig, Fields, Rope
 from genesis.llm.encoder import EncoderConfig
 from genesis.llm.gguf_names import ENCODER_NAMES, FACTORS
-from genesis.llm.names import Shape
+from genesis.llm.weight_names import Shape
 from genesis.weights.checkpoint import Weights
 
 #: ``general.architecture``, and our word for the family.

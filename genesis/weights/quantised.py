@@ -2,8 +2,8 @@
 
 `repack` puts rows of such parameters, which several tensors of a file may have, into one
 `genesis.compress.QuantizedTensor`: every code and every scale stays what it is. That takes some
-seconds for a gigabyte, so the bytes are kept in the cache directory (`Shelf`), where the next start
-maps them.
+seconds for a gigabyte, so the bytes are kept in the cache directory (`ArrayCache`), where the next
+start maps them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import genesis
 from genesis.compress import Codes, Format, QuantizedTensor
 from genesis.compress.codes import chunks, joined
 from genesis.compress.layout import BLOCK, Layout, packed
-from genesis.store import digest
+from genesis.content_store import digest
+from genesis.weights.array_cache import ArrayCache
 from genesis.weights.checkpoint import Weights
-from genesis.weights.shelf import Shelf
 
 #: Activations are rounded by the greatest of a group: of larger groups, too coarsely.
 LARGEST_GROUP = 128
@@ -104,7 +104,7 @@ def stacked(parts: Sequence[Sequence[Quantised]]) -> list[Quantised] | None:
     return flat if alike and whole and in_order else None
 
 
-def repack(parts: Sequence[Quantised], shelf: Shelf) -> tuple[QuantizedTensor, Any]:
+def repack(parts: Sequence[Quantised], array_cache: ArrayCache) -> tuple[QuantizedTensor, Any]:
     """The rows of some parameters of one format as a matrix, and the order of its columns.
 
     The order is None where that of the parameters is it.
@@ -112,13 +112,13 @@ def repack(parts: Sequence[Quantised], shelf: Shelf) -> tuple[QuantizedTensor, A
     format, k = parts[0].format, parts[0].shape[-1]
     rows = sum(len(p.rows) for p in parts)
     name = digest(*(f"{p.name}[{p.rows.start}:{p.rows.stop}]" for p in parts))
-    values = shelf.find(name, shape := Layout(format).shape(rows, k))
-    order = shelf.find(f"{name} order", (k,), np.int64)
+    values = array_cache.find(name, shape := Layout(format).shape(rows, k))
+    order = array_cache.find(f"{name} order", (k,), np.int64)
     if values is None:
-        values = shelf.make(name, shape)
+        values = array_cache.make(name, shape)
         order = _fill(values, parts)
         if order is not None:
-            kept = shelf.make(f"{name} order", (k,), np.int64)
+            kept = array_cache.make(f"{name} order", (k,), np.int64)
             kept[:] = order
     matrix = QuantizedTensor(genesis.from_numpy(values), (rows, k), format)
     return matrix, None if order is None else genesis.from_numpy(np.asarray(order))
