@@ -151,7 +151,10 @@ class Alone:
         """Compute what the step computes."""
         (step,) = self.steps
         args = [scope[n] if n else None for n in step.inputs]
-        found = self.model.computed(step, args, scope, self._bodies or None)
+        try:
+            found = self.model.computed(step, args, scope, self._bodies or None)
+        except CaptureError as error:  # inside of a loop that is one program: nowhere else to go
+            raise OperatorError(f"{self.model.path}: {step}: {error}".lstrip(": ")) from None
         scope.update(zip(step.outputs, found, strict=False))
 
 

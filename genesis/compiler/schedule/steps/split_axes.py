@@ -48,7 +48,7 @@ def split_axes(kernel: kir.Kernel) -> kir.Kernel:
 
 def _digits(axis: kir.Axis, order: list[Node]) -> list[tuple[kir.Axis, int]]:
     """The digits of an axis with what each counts, the most significant first."""
-    if not isinstance(axis.extent, int):
+    if not isinstance(axis.extent, int) or not axis.extent:
         return []
     strides = {axis.node: 1}  # what ``axis // stride`` is, for every such node
     cuts = {1, axis.extent}
