@@ -116,7 +116,7 @@ def test_variables_inside_a_realisation_decide_nothing(monkeypatch: pytest.Monke
 
     def programs_of_one_chain() -> list[tuple[int, int]]:
         asked.clear()
-        realisation._programs.forget_recipes()
+        realisation._programs.forget_plans()
         x = nd.exp(nd.arange(4, dtype="float32")).realize()
         y = nd.exp(x * 2).sum() * x
         del x
