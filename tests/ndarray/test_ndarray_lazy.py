@@ -126,7 +126,7 @@ def test_variables_inside_a_realisation_decide_nothing(monkeypatch: pytest.Monke
     asked = programs(monkeypatch)
     usual = programs_of_one_chain()
     assert usual == [(1, 0), (1, 1)]
-    for name in ("_plan", "_run", "_free"):
+    for name in ("_selection", "_run", "_free"):
         monkeypatch.setattr(realisation, name, referring(getattr(realisation, name)))
     assert programs_of_one_chain() == usual
 
