@@ -14,7 +14,7 @@ from itertools import count
 from genesis.backends.base import Backend
 from genesis.compiler.build import build
 from genesis.compiler.fuse.fuse import fuse
-from genesis.compiler.fuse.groups import Group
+from genesis.compiler.fuse.groups import FusionGroup
 from genesis.compiler.fuse.horizontal import spoiled
 from genesis.compiler.graph.complex import without_complex
 from genesis.compiler.graph.simplify import simplify
@@ -159,7 +159,7 @@ def _lower_loop(
     return LoweredLoop(body, tuple(steps))
 
 
-def _bases(groups: Sequence[Group]) -> dict[Node, int]:
+def _bases(groups: Sequence[FusionGroup]) -> dict[Node, int]:
     """For every update done in place: the slot it writes into."""
     slots: dict[Node, int] = {}
     for group in groups:  # inner updates come first

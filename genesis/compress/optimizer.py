@@ -13,7 +13,7 @@ from genesis.ir.dtype import float8_e4m3fn, float32
 from genesis.ndarray import NDArray
 from genesis.optim import AdamW
 from genesis.optim.adam import _corrections, decayed, moments
-from genesis.optim.optimizer import Group, State
+from genesis.optim.optimizer import ParameterGroup, State
 
 #: Numbers of a block; parameters of fewer have means in float32.
 BLOCK, LEAST = 256, 4096
@@ -32,7 +32,7 @@ class AdamW8bit(AdamW):
     0.5078125
     """
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The means in blocks, and their scales."""
         if math.prod(p.shape) < LEAST or group["amsgrad"]:
             return super().initial(p, group)
@@ -43,7 +43,7 @@ class AdamW8bit(AdamW):
             for part, size, dtype in (("", BLOCK, float8_e4m3fn), ("_scale", 1, float32))
         }
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         if "exp_avg" in state:
             super().update(p, grad, state, group)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from genesis.distributed.world import Group
+from genesis.distributed.world import ProcessGroup
 
 Array = np.ndarray[Any, Any]
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 class Codec(Protocol):
     """How an array is sent."""
 
-    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: ProcessGroup, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that.
 
         `name` says of what it is, to a codec that goes on from what it did with that last time. All
@@ -41,7 +41,7 @@ class _Parts:
         """What it stands for, in the form of `x`."""
         raise NotImplementedError
 
-    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: ProcessGroup, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that."""
         parts = self.encode(x)
         everybody = [
@@ -56,7 +56,7 @@ class _Parts:
 class Plain:
     """Everything, as it is."""
 
-    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: ProcessGroup, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that."""
         (total,) = link.start("all_reduce", (link.name, link.name, "sum"), [x])()
         return total, x, x.nbytes
@@ -150,7 +150,7 @@ class PowerSGD:
         self.rank = rank
         self.state: dict[str, Array] = {}  # where the last iteration ended
 
-    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: ProcessGroup, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that."""
         matrix = x.reshape(len(x), -1) if x.ndim > 1 else x.reshape(1, -1)
         rows, columns = matrix.shape
@@ -186,7 +186,7 @@ class Adaptive:
         self._costs: dict[int, tuple[float, float]] = {}
         self._waited, self._new = 0, True
 
-    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: ProcessGroup, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that."""
         begin, before = time.perf_counter(), time.thread_time()
         found = self.codecs[self.chosen].exchange(x, link, name)
@@ -240,7 +240,7 @@ class Feedback:
             for name, arrays in residuals.items()
         }
 
-    def reduce(self, name: str, x: Array, link: Group) -> Array:
+    def reduce(self, name: str, x: Array, link: ProcessGroup) -> Array:
         """The sum of an array over processes, as far as it was sent."""
         wanted = x + self.residuals[name] if name in self.residuals else x
         total, sent, nbytes = self.codec.exchange(wanted, link, name)

@@ -44,7 +44,7 @@ from genesis.distributed.checkpoint import (
 )
 from genesis.distributed.mesh import Mesh
 from genesis.distributed.reshard import Region, moved, plan
-from genesis.distributed.world import Group, RankLost
+from genesis.distributed.world import ProcessGroup, RankLost
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
 from genesis.ndarray.core.value import Value
@@ -245,7 +245,7 @@ class Run:
                 "again from a checkpoint (genesis.distributed.restore)"
             )
         settings = next(s for note in notes for e, k, s in note["settings"] if (e, k) == key)
-        link = Group("state", range(present)) if present > 1 else None
+        link = ProcessGroup("state", range(present)) if present > 1 else None
         mine_held = self._held[key].arrays if key in self._held else {}
         contents = {
             name: [(b, contents_of(x) if isinstance(x, Value) else x) for b, x in boxes]

@@ -17,7 +17,7 @@ from genesis import Tensor
 from genesis import content_store as disk
 from genesis import ndarray as nd
 from genesis.distributed import world
-from genesis.distributed.world import Group, RankLost
+from genesis.distributed.world import ProcessGroup, RankLost
 from genesis.ir.numpy_library.exchange import PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape, Placement, Split, placed
 from genesis.ndarray import NDArray
@@ -88,7 +88,7 @@ class Mesh:
         #: This process's number along every axis.
         self.coordinates: Mapping[str, int] = self.coordinates_of(self.rank)
         place = tuple(self.coordinates.values())
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ProcessGroup] = {}
         self._links: dict[tuple[str, int], Any] = {}
         self._agreed = 0
         if self.size > 1:
@@ -96,8 +96,8 @@ class Mesh:
             for k, (name, n) in enumerate(form.axes):
                 if n > 1:
                     at = tuple(slice(None) if j == k else i for j, i in enumerate(place))
-                    self._groups[name] = Group(f"{form.name}/{name}", grid[at].tolist())
-            self._all = Group(f"{form.name}/all", range(self.size))
+                    self._groups[name] = ProcessGroup(f"{form.name}/{name}", grid[at].tolist())
+            self._all = ProcessGroup(f"{form.name}/all", range(self.size))
         PROCESS[form.name] = self
 
     def coordinates_of(self, rank: int) -> dict[str, int]:
@@ -211,7 +211,7 @@ class Mesh:
         """An exchange of all processes, whatever the axes are."""
         return self._all.start(name, (self.form.name, "all", how), xs)() if self.size > 1 else xs
 
-    def group(self, axis: str) -> Group | None:
+    def group(self, axis: str) -> ProcessGroup | None:
         """The processes along an axis, this one among them; None if there are no others."""
         return self._groups.get(axis)
 

@@ -35,7 +35,7 @@ from genesis.distributed.schedules import (
     simulate,
     tag,
 )
-from genesis.distributed.world import Group
+from genesis.distributed.world import ProcessGroup
 from genesis.ir.numpy_library.exchange import Due
 
 Array = np.ndarray[Any, Any]
@@ -161,7 +161,7 @@ class Pipeline(nn.Module):
         number = reduce(lambda n, link: n * link.size + link.rank, self._beside, 0)
         return number, prod(link.size for link in self._beside)
 
-    def _summed(self, terms: list[list[Array]], links: Sequence[Group]) -> list[Array]:
+    def _summed(self, terms: list[list[Array]], links: Sequence[ProcessGroup]) -> list[Array]:
         """The sums of several arrays each, over the processes of some groups."""
 
         def combine(arrays: list[Array], how: str) -> list[Array]:
@@ -194,7 +194,7 @@ class Pipeline(nn.Module):
         """One of this rank's stages."""
         return self._stages[number]
 
-    def where(self, stage: int) -> tuple[int, Group | None]:
+    def where(self, stage: int) -> tuple[int, ProcessGroup | None]:
         """The rank of a stage, and what it is reached by unless it is this one."""
         rank = stage % len(self.schedule)
         return rank, None if rank == self.rank else self._links[self.axis]
@@ -422,7 +422,7 @@ def _tied(stages: Sequence[Sequence[nn.Module]]) -> dict[Tensor, int]:
     return {p: numbers[0] for p, numbers in homes.items() if len(numbers) > 1}
 
 
-def _combined(link: Group, arrays: Sequence[Array], how: str) -> list[Array]:
+def _combined(link: ProcessGroup, arrays: Sequence[Array], how: str) -> list[Array]:
     """The sums, or greatest values, of arrays over the processes of a group."""
     kinds: dict[str, list[int]] = {}
     for k, x in enumerate(arrays):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from genesis.distributed.world import Group
+from genesis.distributed.world import ProcessGroup
 
 Array = np.ndarray[Any, Any]
 Region = tuple[tuple[int, int], ...]
@@ -91,7 +91,7 @@ def moved(
     moves: Sequence[Move],
     held: Mapping[str, Sequence[tuple[Region, Array]]],
     wanted: Mapping[str, tuple[Region, Any]],
-    link: Group | None,
+    link: ProcessGroup | None,
     me: int,
 ) -> tuple[dict[str, Array], int]:
     """This process's part in a plan: the arrays that it wanted, and the bytes that it received.

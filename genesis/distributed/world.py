@@ -173,7 +173,7 @@ def _end_with(launcher: int) -> None:
             raise SystemExit("the launcher has ended")
 
 
-_groups: list[Group] = []
+_groups: list[ProcessGroup] = []
 
 
 def close() -> None:
@@ -190,7 +190,7 @@ def _close() -> None:
     store.cache_clear()
 
 
-class Group:
+class ProcessGroup:
     """Processes that exchange arrays: `members` are their numbers, of which this one is one."""
 
     def __init__(self, name: str, members: Sequence[int]) -> None:
@@ -416,12 +416,12 @@ class Group:
         return lambda: [DEFINITIONS[name](options, list(x))[self.rank] for x in due()]
 
 
-_EXCHANGES: dict[str, Callable[[Group, Options, Sequence[Array]], Due]] = {
-    "all_reduce": Group._all_reduce,
-    "all_gather": Group._all_gather,
-    "reduce_scatter": Group._reduce_scatter,
-    "all_to_all": Group._all_to_all,
-    "permute": Group._permute,
+_EXCHANGES: dict[str, Callable[[ProcessGroup, Options, Sequence[Array]], Due]] = {
+    "all_reduce": ProcessGroup._all_reduce,
+    "all_gather": ProcessGroup._all_gather,
+    "reduce_scatter": ProcessGroup._reduce_scatter,
+    "all_to_all": ProcessGroup._all_to_all,
+    "permute": ProcessGroup._permute,
 }
 _OPERATIONS = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN"}
 #: What gloo can add.

@@ -35,7 +35,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
 from genesis.ndarray.ops.convolution import whole_convolutions
 from genesis.onnx.dtypes import code_of
-from genesis.onnx.export_functions import DOMAIN, Call, Functions, calls_by_result, noted
+from genesis.onnx.export_functions import DOMAIN, Call, LocalFunctions, calls_by_result, noted
 from genesis.onnx.export_quantized import Mark, marked
 from genesis.tensor.tensor import Tensor
 
@@ -194,7 +194,7 @@ class _Writer:
         self.inputs, self.known, self.opset = inputs, known, opset
         self.marks: Mapping[Any, Mark] = marks or {}
         self.calls = calls_by_result(calls)
-        self.functions: Functions = Functions() if outer is None else outer.functions
+        self.functions: LocalFunctions = LocalFunctions() if outer is None else outer.functions
         self.domains: dict[str, int] = {} if outer is None else outer.domains
         self.nodes: list[Any] = []
         self.initializers: list[Any] = [] if outer is None else outer.initializers

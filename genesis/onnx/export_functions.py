@@ -128,7 +128,7 @@ def _is_leaf(v: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Function:
+class LocalFunction:
     """A function as it will be in the file."""
 
     name: str
@@ -137,22 +137,22 @@ class Function:
     nodes: tuple[Any, ...]
 
 
-class Functions:
+class LocalFunctions:
     """The functions of a file, each kind of body once."""
 
     def __init__(self) -> None:
-        self.found: dict[Any, Function] = {}
+        self.found: dict[Any, LocalFunction] = {}
 
     def named(
         self, kind: str, inputs: tuple[str, ...], outputs: tuple[str, ...], nodes: tuple[Any, ...]
-    ) -> Function:
+    ) -> LocalFunction:
         """The function with a body, called after a class, and numbered if there are several."""
         key = kind, inputs, outputs, tuple(n.SerializeToString(deterministic=True) for n in nodes)
         if key not in self.found:
             taken = {f.name for f in self.found.values()}
             numbered = (f"{kind}_{k}" for k in count(2))
             name = next(n for n in chain([kind], numbered) if n not in taken)
-            self.found[key] = Function(name, inputs, outputs, nodes)
+            self.found[key] = LocalFunction(name, inputs, outputs, nodes)
         return self.found[key]
 
     def protos(self, imports: Mapping[str, int]) -> list[Any]:

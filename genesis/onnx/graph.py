@@ -19,7 +19,7 @@ import onnx
 from onnx import AttributeProto, defs
 
 from genesis.onnx.operators.movement import constant
-from genesis.onnx.registry import Function, Operator, find, find_on_host
+from genesis.onnx.registry import Implementation, Operator, find, find_on_host
 from genesis.onnx.tensors import read_sparse, read_tensor
 from genesis.serialization import BadFile
 
@@ -44,7 +44,7 @@ class Step:
     outputs: tuple[str, ...]
     options: dict[str, Any]
     operator: Operator | None
-    host: Function | None
+    host: Implementation | None
     #: The node as it was in the file: what an operator's own definition is made from.
     proto: Any = None
     #: The body of a function of the model.

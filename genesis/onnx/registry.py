@@ -23,14 +23,14 @@ Host = Any
 #: An input that may be a tensor or a NumPy array.
 Operand = Any
 
-Function = Callable[..., Any]
+Implementation = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Operator:
     """An operator from some version on."""
 
-    function: Function
+    function: Implementation
     since: int
     #: The inputs by name, and in which form each is wanted.
     inputs: tuple[tuple[str, str], ...]
@@ -48,13 +48,15 @@ class Operator:
 
 _TABLE: dict[tuple[str, str], list[Operator]] = {}
 #: NumPy's versions of operators: what shapes are computed with, and texts.
-_HOST: dict[tuple[str, str], Function] = {}
+_HOST: dict[tuple[str, str], Implementation] = {}
 
 
-def operator(name: str, since: int = 1, domain: str = "") -> Callable[[Function], Function]:
+def operator(
+    name: str, since: int = 1, domain: str = ""
+) -> Callable[[Implementation], Implementation]:
     """Enter a function as the operator `name` from version `since` on."""
 
-    def entered(function: Function) -> Function:
+    def entered(function: Implementation) -> Implementation:
         versions = _TABLE.setdefault((domain, name), [])
         versions.append(_described(function, since))
         versions.sort(key=lambda e: -e.since)
@@ -63,7 +65,7 @@ def operator(name: str, since: int = 1, domain: str = "") -> Callable[[Function]
     return entered
 
 
-def _described(function: Function, since: int) -> Operator:
+def _described(function: Implementation, since: int) -> Operator:
     parameters = list(inspect.signature(function).parameters.values())
     kinds = inspect.Parameter
     named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
@@ -83,10 +85,10 @@ def _form(parameter: inspect.Parameter) -> str:
     return parameter.annotation if parameter.annotation in ("Host", "Operand") else "Tensor"
 
 
-def on_host(name: str, domain: str = "") -> Callable[[Function], Function]:
+def on_host(name: str, domain: str = "") -> Callable[[Implementation], Implementation]:
     """Enter a function of NumPy arrays, which is used where all inputs are such arrays."""
 
-    def entered(function: Function) -> Function:
+    def entered(function: Implementation) -> Implementation:
         _HOST[domain, name] = function
         return function
 
@@ -101,7 +103,7 @@ def find(domain: str, name: str, version: int) -> Operator | None:
     return None
 
 
-def find_on_host(domain: str, name: str) -> Function | None:
+def find_on_host(domain: str, name: str) -> Implementation | None:
     """What computes an operator of NumPy arrays."""
     return _HOST.get((domain, name))
 

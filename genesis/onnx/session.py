@@ -13,13 +13,13 @@ import numpy as np
 
 import genesis
 from genesis.onnx.binding import IOBinding, OrtValue, type_name
+from genesis.onnx.compiled_graph import CompiledGraph, Quick
 from genesis.onnx.dtypes import numpy_dtype
 from genesis.onnx.options import (
     GraphOptimizationLevel,
     SessionOptions,
     get_available_providers,
 )
-from genesis.onnx.program import Program, Quick
 from genesis.onnx.reader import ModelMetadata, load
 from genesis.onnx.values import as_host
 from genesis.tensor.tensor import Tensor
@@ -67,7 +67,7 @@ class InferenceSession:
         level = getattr(options, "graph_optimization_level", GraphOptimizationLevel.ORT_ENABLE_ALL)
         self._options = options
         self._model = load(path_or_bytes, optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL)
-        self._program = Program(self._model)
+        self._program = CompiledGraph(self._model)
         self._quick: dict[tuple[Any, ...] | None, Quick | None] = {None: None}
         graph = self._model.graph
         sizes = getattr(options, "free_dimensions", {})

@@ -9,7 +9,8 @@ from genesis.optim.swa_utils import (
 from genesis.optim.descent import ASGD, LARS, SGD, Lion, Rprop
 from genesis.optim.lbfgs import LBFGS
 from genesis.optim.muon import Muon
-from genesis.optim.optimizer import Group, Optimizer
+from genesis.optim.optimizer import Optimizer
+from genesis.optim.optimizer import ParameterGroup as Group  # short for annotations
 
 __all__ = [
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "AveragedModel",

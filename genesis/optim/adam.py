@@ -10,7 +10,7 @@ from __future__ import annotations
 from genesis import ndarray as nd
 from genesis.ir.dtype import float64
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, Params, State, followed, settings
+from genesis.optim.optimizer import Optimizer, ParameterGroup, Params, State, followed, settings
 
 
 class Adam(Optimizer):
@@ -34,12 +34,12 @@ class Adam(Optimizer):
         decoupled_weight_decay: bool = False,
     ) -> None: ...
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The means of the gradient and of its square."""
         names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
         return {name: nd.zeros_like(p) for name in names[: 3 if group["amsgrad"] else 2]}
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         p_now, grad = decayed(p, grad, group)
         mean, square = moments(grad, state, group)
@@ -86,7 +86,7 @@ class Adamax(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         grad = followed(p, grad, group)
         beta1, beta2 = group.scalars("betas")
@@ -113,7 +113,7 @@ class NAdam(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The means as in Adam, and the product of all first betas."""
         return {
             "mu_product": nd.array(1, float64, p.device),
@@ -121,7 +121,7 @@ class NAdam(Optimizer):
             "exp_avg_sq": nd.zeros_like(p),
         }
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         p_now, grad = decayed(p, grad, group)
         mean, square = moments(grad, state, group)
@@ -155,7 +155,7 @@ class RAdam(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         p_now, grad = decayed(p, grad, group)
         mean, square = moments(grad, state, group)
@@ -195,7 +195,7 @@ class LAMB(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         mean, square = moments(-grad if group["maximize"] else grad, state, group)
         first, second = (1 - beta ** state["step"] for beta in group.scalars("betas"))
@@ -205,7 +205,7 @@ class LAMB(Optimizer):
         p.assign(p - group.scalar("lr") * (trust(p, norm(direction)) * direction))
 
 
-def decayed(p: NDArray, grad: NDArray, group: Group) -> tuple[NDArray, NDArray]:
+def decayed(p: NDArray, grad: NDArray, group: ParameterGroup) -> tuple[NDArray, NDArray]:
     """The parameter to step from and the gradient to follow, one of them with weight decay."""
     if not group["decoupled_weight_decay"]:
         return p, followed(p, grad, group)
@@ -213,7 +213,7 @@ def decayed(p: NDArray, grad: NDArray, group: Group) -> tuple[NDArray, NDArray]:
     return (shrunk if group["weight_decay"] else p), (-grad if group["maximize"] else grad)
 
 
-def moments(grad: NDArray, state: State, group: Group) -> tuple[NDArray, NDArray]:
+def moments(grad: NDArray, state: State, group: ParameterGroup) -> tuple[NDArray, NDArray]:
     """The running means of the gradient and of its square, with this gradient taken in."""
     fresh, kept, fresh_square = group.once(_weights, state["step"], grad.dtype)
     mean, square = state["exp_avg"], state["exp_avg_sq"]
@@ -222,12 +222,12 @@ def moments(grad: NDArray, state: State, group: Group) -> tuple[NDArray, NDArray
     return mean, square
 
 
-def _weights(group: Group, step: NDArray) -> tuple[NDArray, ...]:
+def _weights(group: ParameterGroup, step: NDArray) -> tuple[NDArray, ...]:
     beta1, beta2 = group.scalars("betas")
     return 1 - beta1, beta2, 1 - beta2
 
 
-def _corrections(group: Group, step: NDArray) -> tuple[NDArray, ...]:
+def _corrections(group: ParameterGroup, step: NDArray) -> tuple[NDArray, ...]:
     """The rate, and what the root of the mean square is to be divided by."""
     first, second = (1 - beta**step for beta in group.scalars("betas"))
     return group.scalar("lr") / first, nd.sqrt(second)

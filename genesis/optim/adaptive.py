@@ -8,7 +8,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, Params, State, followed, settings
+from genesis.optim.optimizer import Optimizer, ParameterGroup, Params, State, followed, settings
 
 
 class Adagrad(Optimizer):
@@ -27,11 +27,11 @@ class Adagrad(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The sum of squares."""
         return {"sum": nd.full_like(p, group["initial_accumulator_value"])}
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         grad = followed(p, grad, group)
         total = state["sum"]
@@ -60,7 +60,7 @@ class Adadelta(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         grad = followed(p, grad, group)
         rho, eps = group["rho"], group["eps"]
@@ -91,13 +91,13 @@ class RMSprop(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The mean square, and what the settings ask for."""
         names = ["square_avg"]
         names += ["momentum_buffer"] * bool(group["momentum"]) + ["grad_avg"] * group["centered"]
         return {name: nd.zeros_like(p) for name in names}
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         grad = followed(p, grad, group)
         alpha, square = group["alpha"], state["square_avg"]
@@ -151,7 +151,7 @@ class Adafactor(Optimizer):
         if settings["d"] < 1:
             raise ValueError(f"Adafactor: d is {settings['d']}; it must be at least 1")
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The mean squares: of rows and columns, or of a vector's elements."""
         if p.ndim < 2:
             return {"variance": nd.zeros_like(p)}
@@ -161,7 +161,7 @@ class Adafactor(Optimizer):
             "col_var": nd.zeros((*batch, 1, columns), p.dtype, p.device),
         }
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         if group["maximize"]:
             grad = -grad

@@ -9,7 +9,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import float64
 from genesis.ndarray import NDArray
 from genesis.optim.adam import norm
-from genesis.optim.optimizer import Group, Optimizer, Params, State, followed, settings
+from genesis.optim.optimizer import Optimizer, ParameterGroup, Params, State, followed, settings
 
 
 class SGD(Optimizer):
@@ -38,15 +38,15 @@ class SGD(Optimizer):
         if settings["nesterov"] and (not settings["momentum"] or settings["dampening"]):
             raise ValueError("SGD: nesterov needs a momentum, and dampening=0")
 
-    def counts(self, group: Group) -> bool:
+    def counts(self, group: ParameterGroup) -> bool:
         """Where the first step differs from the others."""
         return bool(group["momentum"] and group["dampening"])
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The direction of the momentum."""
         return {"momentum_buffer": nd.zeros_like(p)} if group["momentum"] else {}
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         grad = followed(p, grad, group)
         if group["momentum"]:
@@ -57,7 +57,7 @@ class SGD(Optimizer):
             grad = grad + momentum * buffer if group["nesterov"] else buffer
         p.assign(p - group.scalar("lr") * grad)
 
-    def loaded(self, given: Mapping[str, Any], group: Group) -> Mapping[str, Any]:
+    def loaded(self, given: Mapping[str, Any], group: ParameterGroup) -> Mapping[str, Any]:
         """A momentum that comes without a count is not before its first step."""
         given = super().loaded(given, group)
         begun = self.counts(group) and "momentum_buffer" in given
@@ -83,7 +83,7 @@ class ASGD(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The rate, the weight of the next point in the average, and the average."""
         return {
             "eta": nd.array(group["lr"], float64, p.device),
@@ -91,7 +91,7 @@ class ASGD(Optimizer):
             "ax": nd.zeros_like(p),
         }
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         grad = followed(p, grad, group)
         rate, weight, average = state["eta"], state["mu"], state["ax"]
@@ -125,11 +125,11 @@ class LARS(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The direction of the momentum."""
         return {"momentum_buffer": nd.zeros_like(p)} if group["momentum"] else {}
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         if group["maximize"]:
             grad = -grad
@@ -163,7 +163,7 @@ class Lion(Optimizer):
         maximize: bool = False,
     ) -> None: ...
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         if group["maximize"]:
             grad = -grad
@@ -200,11 +200,11 @@ class Rprop(Optimizer):
         if not 0 < shrink < 1 < grow:
             raise ValueError(f"Rprop: etas are {(shrink, grow)}; they must be 0 < a < 1 < b")
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The last gradient and the step sizes."""
         return {"prev": nd.zeros_like(p), "step_size": nd.full_like(p, group["lr"])}
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         if group["maximize"]:
             grad = -grad

@@ -16,7 +16,7 @@ from genesis import ndarray as nd
 from genesis.autograd import enable_grad
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import need_contents
-from genesis.optim.optimizer import Group, Optimizer, State
+from genesis.optim.optimizer import Optimizer, ParameterGroup, State
 
 
 class LBFGS(Optimizer):
@@ -123,7 +123,7 @@ class LBFGS(Optimizer):
                 break
         return result
 
-    def _direction(self, gradient: NDArray, state: State, group: Group) -> NDArray:
+    def _direction(self, gradient: NDArray, state: State, group: ParameterGroup) -> NDArray:
         """Minus the inverse of the estimated Hessian times the gradient."""
         if state["n_iter"] == 1:
             state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)

@@ -10,7 +10,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import bfloat16
 from genesis.ndarray import NDArray
 from genesis.optim.adam import norm
-from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
+from genesis.optim.optimizer import Optimizer, ParameterGroup, Params, State, settings
 
 
 class Muon(Optimizer):
@@ -56,7 +56,7 @@ class Muon(Optimizer):
         if not 0 <= settings["ns_steps"] < 100:
             raise ValueError(f"Muon: ns_steps is {settings['ns_steps']}; it is 0 to 99")
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """One step of one parameter."""
         lr, momentum, buffer = (
             group.scalar("lr"),

@@ -37,7 +37,7 @@ State = dict[str, Any]
 #: What to optimize: tensors, pairs of a name and a tensor, or groups with settings of their own.
 Params = Iterable[Any]
 #: Numbers that follow from the settings of a group and the count of steps.
-Rule = Callable[["Group", NDArray], tuple[NDArray, ...]]
+Rule = Callable[["ParameterGroup", NDArray], tuple[NDArray, ...]]
 
 #: Settings that schedules change.
 SCHEDULED = ("lr", "betas", "momentum", "weight_decay")
@@ -53,7 +53,7 @@ class Members(list[Tensor]):
     __slots__ = ("__weakref__",)
 
 
-class Group(dict[str, Any]):
+class ParameterGroup(dict[str, Any]):
     """Parameters and their settings. Those that schedules change are kept in memory, too."""
 
     def __init__(self, settings: Mapping[str, Any], device: str) -> None:
@@ -72,10 +72,10 @@ class Group(dict[str, Any]):
         self.form = self._formed()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Group, (dict(self), self._device)
+        return ParameterGroup, (dict(self), self._device)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        thread.listener.setting(self, name, value, Group._note)
+        thread.listener.setting(self, name, value, ParameterGroup._note)
         self._note(name, value)
         if name in self._arrays:
             for array, x in zip(self._arrays[name], _numbers(value), strict=True):
@@ -146,7 +146,7 @@ class Optimizer:
 
     def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
-        self.param_groups: list[Group] = []
+        self.param_groups: list[ParameterGroup] = []
         self._state: Counted[Tensor] = Counted()
         self._forms: dict[Tensor, Any] = {}  # the settings a parameter's state was made for
         self._pre_hooks: list[Callable[..., Any]] = []
@@ -183,7 +183,7 @@ class Optimizer:
         if names:
             settings["param_names"] = names
         self.check(settings)
-        self.param_groups.append(Group(settings, listed[0].device if listed else "cpu"))
+        self.param_groups.append(ParameterGroup(settings, listed[0].device if listed else "cpu"))
         Changes.count += 1
 
     def check(self, settings: Mapping[str, Any]) -> None:
@@ -263,7 +263,7 @@ class Optimizer:
                 group.forget()
         thread.listener.assume(self._form)
 
-    def _update(self, p: Tensor, grad: NDArray, group: Group) -> None:
+    def _update(self, p: Tensor, grad: NDArray, group: ParameterGroup) -> None:
         if p.array.dtype.is_complex:  # a parameter of both parts
             parts = nd.view_as_real(p.array)
             self.update(parts, nd.view_as_real(grad), self.state[p], group)
@@ -303,7 +303,7 @@ class Optimizer:
         Changes.count += 1
         self._state = Counted({p: Counted(state) for p, state in given.items()})
 
-    def _prepare(self, updated: Iterable[tuple[Tensor, Group]]) -> None:
+    def _prepare(self, updated: Iterable[tuple[Tensor, ParameterGroup]]) -> None:
         """Make the state that parameters lack. It is there before a step, and so not recorded.
 
         Unless the optimizer itself is made by the function that is recorded.
@@ -370,15 +370,15 @@ class Optimizer:
                     state["step"] = clock
             clock.assign(clock + 1)
 
-    def initial(self, p: NDArray, group: Group) -> State:
+    def initial(self, p: NDArray, group: ParameterGroup) -> State:
         """The state of a parameter before its first update: arrays by name."""
         return {name: nd.zeros_like(p) for name in self.buffers}
 
-    def counts(self, group: Group) -> bool:
+    def counts(self, group: ParameterGroup) -> bool:
         """Whether the state has ``"step"``, the number of updates, for the rule or for others."""
         return self.counted
 
-    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+    def update(self, p: NDArray, grad: NDArray, state: State, group: ParameterGroup) -> None:
         """Write to a parameter and its state; see the subclass."""
         raise NotImplementedError(f"{self._name} defines no update")
 
@@ -386,7 +386,7 @@ class Optimizer:
         for group in self._groups():
             yield from group["params"]
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[ParameterGroup]:
         """The groups; how many parameters they have is read."""
         for group in self.param_groups:
             thread.listener.reading_length(group["params"])
@@ -473,7 +473,7 @@ class Optimizer:
             p: {name: _own(x) for name, x in s.items()} for p, s in found["_state"].items()
         }
 
-    def loaded(self, given: Mapping[str, Any], group: Group) -> Mapping[str, Any]:
+    def loaded(self, given: Mapping[str, Any], group: ParameterGroup) -> Mapping[str, Any]:
         """The state of one parameter as it is to be loaded; a subclass may complete it."""
         return {name: value for name, value in given.items() if value is not None}
 
@@ -521,7 +521,7 @@ def settings(constructor: Callable[P, None]) -> Callable[P, None]:
     return made
 
 
-def followed(p: NDArray, grad: NDArray, group: Group) -> NDArray:
+def followed(p: NDArray, grad: NDArray, group: ParameterGroup) -> NDArray:
     """The gradient to follow downhill: negated to maximize, with the weight decay's part."""
     if group["maximize"]:
         grad = -grad

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from genesis.compiler.fuse.fuse import fuse
-from genesis.compiler.fuse.groups import Group
+from genesis.compiler.fuse.groups import FusionGroup
 from genesis.compiler.lower import dedupe
 from genesis.compiler.lower.dedupe import Known, lower_once
 from genesis.compiler.lower.lower import Lowered, lower
@@ -77,7 +77,7 @@ def test_layout_and_sharing_tell_groups_apart() -> None:
     assert lowered(roots, fused=False) == (4, 3)  # the first two are equal
 
 
-@pytest.mark.parametrize("field", fields(Group), ids=lambda f: f.name)
+@pytest.mark.parametrize("field", fields(FusionGroup), ids=lambda f: f.name)
 def test_groups_are_told_apart_by_every_field(
     field: Field[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,14 +17,14 @@ from genesis.ndarray.core.subgraph import Subgraph
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Realisations that had to be planned, from now on."""
     found: list[int] = []
-    recipe = realisation._recipe
+    plan = realisation._execution_plan
 
     def noted(graph: Any, *rest: Any) -> Any:
         found.append(len(graph.order))
-        return recipe(graph, *rest)
+        return plan(graph, *rest)
 
     monkeypatch.setattr(realisation, "_programs", realisation.Programs())
-    monkeypatch.setattr(realisation, "_recipe", noted)
+    monkeypatch.setattr(realisation, "_execution_plan", noted)
     return found
 
 
@@ -103,13 +103,13 @@ def test_forgotten_programs_and_other_options(
     assert len(planned) == 3
 
 
-def test_no_more_recipes_are_kept_than_programs(
+def test_no_more_plans_are_kept_than_programs(
     planned: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(realisation, "MOST_PROGRAMS", 4)
     for size in range(2, 12):
         assert (nd.ones(size) + 1).sum().item() == 2 * size
-    assert len(realisation._programs.recipes) <= 4
+    assert len(realisation._programs.plans) <= 4
 
 
 def test_a_block_of_which_another_part_is_held_is_planned_once(planned: list[int]) -> None:

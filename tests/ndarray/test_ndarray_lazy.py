@@ -116,7 +116,7 @@ def test_variables_inside_a_realisation_decide_nothing(monkeypatch: pytest.Monke
 
     def programs_of_one_chain() -> list[tuple[int, int]]:
         asked.clear()
-        realisation._programs.forget_recipes()
+        realisation._programs.forget_plans()
         x = nd.exp(nd.arange(4, dtype="float32")).realize()
         y = nd.exp(x * 2).sum() * x
         del x
@@ -126,7 +126,7 @@ def test_variables_inside_a_realisation_decide_nothing(monkeypatch: pytest.Monke
     asked = programs(monkeypatch)
     usual = programs_of_one_chain()
     assert usual == [(1, 0), (1, 1)]
-    for name in ("_plan", "_run", "_free"):
+    for name in ("_selection", "_run", "_free"):
         monkeypatch.setattr(realisation, name, referring(getattr(realisation, name)))
     assert programs_of_one_chain() == usual
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from genesis.compiler.fuse.cost import MAX_NODES, column_sums_pay, count
-from genesis.compiler.fuse.groups import Group, axes_of
+from genesis.compiler.fuse.groups import FusionGroup, axes_of
 from genesis.ir import ops
 from genesis.ir.kernel import Axis
 from genesis.ir.node import Node, topological
@@ -20,8 +20,8 @@ from genesis.ir.size import Dim, product
 
 
 def with_column_sums(
-    groups: Sequence[Group], stored: set[Node], roots: frozenset[Node]
-) -> list[Group]:
+    groups: Sequence[FusionGroup], stored: set[Node], roots: frozenset[Node]
+) -> list[FusionGroup]:
     """Join groups that sum columns to others that go through the same rows.
 
     What was `stored` for those sums alone no longer is.
@@ -52,7 +52,7 @@ def with_column_sums(
     return result
 
 
-def _uses(groups: Sequence[Group], user: Group, host: Group) -> bool:
+def _uses(groups: Sequence[FusionGroup], user: FusionGroup, host: FusionGroup) -> bool:
     """Whether a group works on what another makes, element by element, and needs nothing later.
 
     It would be part of it already, had the sums not asked for the same.
@@ -68,18 +68,18 @@ def _uses(groups: Sequence[Group], user: Group, host: Group) -> bool:
     return few and _ready(_makers(groups), user, host) < groups.index(host)
 
 
-def _ready(makers: Mapping[Node, int], group: Group, host: Group) -> int:
+def _ready(makers: Mapping[Node, int], group: FusionGroup, host: FusionGroup) -> int:
     """The place of the last maker of what a group needs, besides what a host has at an element."""
     needed = group.reads - {host.root, *(n for n, _ in host.also)}
     return max((makers.get(n, -1) for n in needed), default=-1)
 
 
-def _makers(groups: Sequence[Group]) -> dict[Node, int]:
+def _makers(groups: Sequence[FusionGroup]) -> dict[Node, int]:
     """The place of the group that makes a value."""
     return {n: k for k, g in enumerate(groups) for n in g.made}
 
 
-def _sums(group: Group) -> list[Node]:
+def _sums(group: FusionGroup) -> list[Node]:
     """The sums that a group is made of, if all are of columns and over the same rows."""
     if group.rows != group.axes or not group.plain or group.root.op is ops.SCATTER:
         return []
@@ -92,7 +92,9 @@ def _sums(group: Group) -> list[Node]:
     return sums
 
 
-def _host(groups: Sequence[Group], guest: Group, sums: Sequence[Node]) -> Group | None:
+def _host(
+    groups: Sequence[FusionGroup], guest: FusionGroup, sums: Sequence[Node]
+) -> FusionGroup | None:
     """The group that goes through most of what is summed, and can do the sums, too."""
     own, whole = guest.made, count(sums[0].inputs[0].shape)
     summed = {n for n in guest.reads if count(n.shape) == whole}
@@ -108,7 +110,7 @@ def _host(groups: Sequence[Group], guest: Group, sums: Sequence[Node]) -> Group 
     return best
 
 
-def _goes_through(host: Group, sums: Sequence[Node]) -> bool:
+def _goes_through(host: FusionGroup, sums: Sequence[Node]) -> bool:
     """Whether a group can visit the rows of sums one by one, each as it lies in memory."""
     rows = _rows(host, sums[0])
     if rows is None or host.rows not in (None, rows) or not host.in_order(host.computed):
@@ -116,7 +118,7 @@ def _goes_through(host: Group, sums: Sequence[Node]) -> bool:
     return column_sums_pay(rows, [*host.column_sums, *sums])
 
 
-def _rows(host: Group, total: Node) -> frozenset[Axis] | None:
+def _rows(host: FusionGroup, total: Node) -> frozenset[Axis] | None:
     """The axes of a group that count the rows of a sum, where the others count its columns."""
     shape, wanted = host.root.shape, _extents(total)
     for d in range(1, len(shape)):

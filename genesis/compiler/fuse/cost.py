@@ -16,7 +16,7 @@ from genesis.ir.node import Node, Shape
 from genesis.ir.size import bounds
 
 if TYPE_CHECKING:
-    from genesis.compiler.fuse.groups import Group
+    from genesis.compiler.fuse.groups import FusionGroup
 
 #: Elementwise operations in a row before a value is stored anyway.
 MAX_CHAIN = 64
@@ -164,7 +164,7 @@ def repetition_pays(extra: int, cost: int) -> bool:
     return cost <= LOAD_PRICE or extra * cost <= SMALL
 
 
-def joins(host: Group, guest: Group) -> bool:
+def joins(host: FusionGroup, guest: FusionGroup) -> bool:
     """Side by side pays where launches are short or an input is read once instead of twice.
 
     Long kernels that share nothing only take each other's registers.
@@ -179,7 +179,7 @@ def joins(host: Group, guest: Group) -> bool:
     return fits and (short or not host.reads.isdisjoint(guest.reads))
 
 
-def row_joins(host: Group, guest: Group) -> bool:
+def row_joins(host: FusionGroup, guest: FusionGroup) -> bool:
     """Whether reductions of rows find many of them, and long ones, where a kernel reads them."""
     rows, whole = points(guest.axes), points(host.axes)
     enough = rows >= JOINED_ROWS and whole >= rows * JOINED_ROW and whole > SMALL

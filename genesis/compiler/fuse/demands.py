@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from genesis.compiler.fuse.conversions import of_bytes, to_halves
 from genesis.compiler.fuse.cost import MANY_ROWS, SMALL, count, points
-from genesis.compiler.fuse.groups import Group, axes_of
+from genesis.compiler.fuse.groups import FusionGroup, axes_of
 from genesis.compiler.lower.movement import Indices
 from genesis.ir import ops
 from genesis.ir.kernel import Axis, as_index
@@ -54,7 +54,7 @@ def _innermost(x: Node) -> int:
     return max(axes, default=0)
 
 
-def in_few_columns(n: Node, group: Group) -> bool:
+def in_few_columns(n: Node, group: FusionGroup) -> bool:
     """Whether a reduction of few long columns is needed by another reduction of a kernel.
 
     Both would be done by as many blocks as there are columns; apart, each is cut into chunks.
@@ -82,7 +82,7 @@ def is_framed(n: Node) -> bool:
     return n.op is ops.PAD and n.dtype.itemsize == 1 and n.dtype.is_integer
 
 
-def _elementwise(n: Node, group: Group) -> list[Node]:
+def _elementwise(n: Node, group: FusionGroup) -> list[Node]:
     """What a kernel makes a value of element by element, down to reductions, say."""
 
     def inputs(m: Node) -> tuple[Node, ...]:
@@ -97,14 +97,14 @@ def rows_of_prefix(n: Node, at: Indices) -> list[Axis]:
     return axes_of(i for d, i in enumerate(at) if d != n.attr.axis)
 
 
-def visits(group: Group, n: Node, use: Demand) -> bool:
+def visits(group: FusionGroup, n: Node, use: Demand) -> bool:
     """Whether the kernel's own loops come by every element of `n` exactly once at a use."""
     plain = use.mask is TRUE and not (use.opaque or use.stored)
     own = frozenset(axes_of(use.at)) in (group.axes, group.rows)
     return plain and own and bijective(use.at, n.shape)
 
 
-def in_sum(n: Node, group: Group, axes: Sequence[Axis]) -> bool:
+def in_sum(n: Node, group: FusionGroup, axes: Sequence[Axis]) -> bool:
     """Whether a contraction of bytes is one summand of a kernel's sum, as of a group of weights.
 
     Its result is as large as there are summands; stored, it would be most of what is moved. A row
@@ -114,7 +114,7 @@ def in_sum(n: Node, group: Group, axes: Sequence[Axis]) -> bool:
     return summed and all(map(of_bytes, n.inputs))
 
 
-def rounded_once(n: Node, uses: Sequence[tuple[Group, Demand]]) -> bool:
+def rounded_once(n: Node, uses: Sequence[tuple[FusionGroup, Demand]]) -> bool:
     """Whether several contractions round an operand, each for many rows: weights, for instance."""
     rows = [points(g.axes - frozenset(axes_of(d.at))) for g, d in uses if d.operand]
     return to_halves(n) and sum(count >= MANY_ROWS for count in rows) > 1

@@ -40,7 +40,7 @@ from genesis.compiler.fuse.demands import (
 from genesis.compiler.fuse.gated_products import Gates
 from genesis.compiler.fuse.groups import (
     Carried,
-    Group,
+    FusionGroup,
     axes_of,
     contraction_index,
     gradients_index,
@@ -68,7 +68,7 @@ ON_ANY_CHIP = Fusing()
 class Fusion:
     """The decisions: groups in an order that respects dependencies, and what is stored."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[FusionGroup, ...]
     stored: frozenset[Node]
 
 
@@ -104,10 +104,12 @@ class _Fuser:
         self.found = Found({}, {}, {})
         if enabled:
             self.found = find(self.order, self.roots, fusing.convert_gradients)
-        self.carried: dict[Node, tuple[Group, Indices]] = {}  # what streams carry besides the sum
+        self.carried: dict[
+            Node, tuple[FusionGroup, Indices]
+        ] = {}  # what streams carry besides the sum
         self.enabled, self.fusing = enabled, fusing
-        self.demands: dict[Node, dict[Group, list[Demand]]] = {}
-        self.groups: list[Group] = []
+        self.demands: dict[Node, dict[FusionGroup, list[Demand]]] = {}
+        self.groups: list[FusionGroup] = []
         self.stored: set[Node] = set()
         self.loops = 0
         self.items: dict[Node, list[tuple[Node, Indices]]] = {}  # of every SCAN and CALL
@@ -175,7 +177,9 @@ class _Fuser:
         return Fusion(tuple(groups), frozenset(self.stored))
 
     # ---- decisions
-    def home(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+    def home(
+        self, n: Node, demands: dict[FusionGroup, list[Demand]]
+    ) -> tuple[FusionGroup, Indices] | None:
         """The one kernel that can compute `n` exactly once per element, and its index there."""
         if not self.enabled or len(demands) != 1:
             return None
@@ -226,7 +230,7 @@ class _Fuser:
             return None
         return group, demand.at
 
-    def of_row(self, n: Node, group: Group, use: Demand) -> bool:
+    def of_row(self, n: Node, group: FusionGroup, use: Demand) -> bool:
         """Whether a result made of reductions, such as a mean, is stored once per row of a kernel.
 
         If nothing has decided yet what the kernel's rows are, this does.
@@ -245,7 +249,7 @@ class _Fuser:
         group.rows = axes
         return True
 
-    def carry(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
+    def carry(self, n: Node, demands: dict[FusionGroup, list[Demand]]) -> bool:
         """Let the kernel that streams a softmax give its peak or total to those who ask for it."""
         group, at = self.carried[n]
         own = demands.get(group, [])
@@ -261,7 +265,7 @@ class _Fuser:
             reader.reads.add(n)
         return True
 
-    def feeds(self, sources: Sequence[Group], group: Group) -> bool:
+    def feeds(self, sources: Sequence[FusionGroup], group: FusionGroup) -> bool:
         """Whether a kernel needs something that one of the sources makes, in however many steps."""
         makers = {m: g for g in self.groups for m in (g.root, *(n for n, _ in g.also))}
         seen, stack = {group}, [group]
@@ -271,7 +275,9 @@ class _Fuser:
             stack += new
         return not seen.isdisjoint(sources)
 
-    def passed(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+    def passed(
+        self, n: Node, demands: dict[FusionGroup, list[Demand]]
+    ) -> tuple[FusionGroup, Indices] | None:
         """The kernel that computes the result `n` in several places, and visits it in one."""
         if not self.enabled or n not in self.roots or len(demands) != 1:
             return None
@@ -281,7 +287,9 @@ class _Fuser:
         found = [use.at for use in uses if visits(group, n, use)]
         return (group, found[0]) if found and self.recompute(n, demands) else None
 
-    def given(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+    def given(
+        self, n: Node, demands: dict[FusionGroup, list[Demand]]
+    ) -> tuple[FusionGroup, Indices] | None:
         """The kernel that needs a reduction of what it reads anyway, and can give it to others.
 
         Where a chip's kernels store for others, so it is with anything that is stored in any case.
@@ -301,7 +309,9 @@ class _Fuser:
                 return found
         return None
 
-    def shared(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+    def shared(
+        self, n: Node, demands: dict[FusionGroup, list[Demand]]
+    ) -> tuple[FusionGroup, Indices] | None:
         """The one kernel that those become that need `n` where they are, instead of storing it."""
         if not self.enabled or len(demands) < 2 or not n.op.is_elementwise:
             return None
@@ -329,7 +339,7 @@ class _Fuser:
         """Long chains are cut at fixed lengths, so that equal pieces become equal kernels."""
         return n.op.is_elementwise and self.chain[n] % cost.MAX_CHAIN == 0
 
-    def recompute(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
+    def recompute(self, n: Node, demands: dict[FusionGroup, list[Demand]]) -> bool:
         """Whether evaluating `n` at every use is cheaper than storing it."""
         if n.op in (ops.CONTRACT, ops.SCATTER, ops.PREFIX):
             return False
@@ -368,7 +378,7 @@ class _Fuser:
         extra = int((evaluations - 1) * cost.count(n.shape))
         return not cost.launch_pays(self.fusing.launch_price, extra, self.cost[n], again)
 
-    def by_every_row(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
+    def by_every_row(self, n: Node, demands: dict[FusionGroup, list[Demand]]) -> bool:
         """Whether each row of the kernels that need a reduction reduces so few numbers for itself.
 
         That of a norm, where what is normalised is looked at in groups.
@@ -391,7 +401,7 @@ class _Fuser:
             launch, rows * each, cost.arithmetic(whole, self.finished), 1 / 4
         )
 
-    def repeats(self, n: Node, group: Group, use: Demand) -> bool:
+    def repeats(self, n: Node, group: FusionGroup, use: Demand) -> bool:
         """Whether a kernel would compute `n` over and over along axes that `n` does not have."""
         if not n.op.is_elementwise or n in self.folded:
             return False
@@ -401,7 +411,7 @@ class _Fuser:
             return False
         return not cost.repetition_pays(cost.points(around) - cost.points(axes), self.cost[n])
 
-    def worked_on(self, n: Node, group: Group, use: Demand) -> bool:
+    def worked_on(self, n: Node, group: FusionGroup, use: Demand) -> bool:
         """Whether a contraction would redo arithmetic on its operand for every tile it is read for.
 
         Making it wider is little work, and so is taking bytes apart, or putting them together from
@@ -432,7 +442,7 @@ class _Fuser:
         parts = pieces(n) if self.enabled else ()
         # What a scatter visits are its updates.
         visited = n.inputs[-1] if n.op is ops.SCATTER else parts[0].inputs[0] if parts else n
-        group = Group(n, iteration(visited.shape, "i", AxisKind.GRID))
+        group = FusionGroup(n, iteration(visited.shape, "i", AxisKind.GRID))
         self.groups.append(group)
         self.stored.add(n)
         if parts:
@@ -455,7 +465,7 @@ class _Fuser:
             self.items.setdefault(n.inputs[0], []).append((n, ()))
             self.stored.add(n)
             return
-        group = Group(n, (), also=self.items[n])
+        group = FusionGroup(n, (), also=self.items[n])
         self.groups.append(group)
         for i in n.inputs:
             self.demand(group, i, Demand((), TRUE, stored=True))
@@ -468,7 +478,9 @@ class _Fuser:
         at = gradients_index(gradients)
         results = gradients_results(gradients, at)
         contraction = gradients.results[gradients.stored.index(n)]
-        group = Group(n, results[contraction][0], contraction=contraction, gradients=gradients)
+        group = FusionGroup(
+            n, results[contraction][0], contraction=contraction, gradients=gradients
+        )
         group.inside = self.found.inside[n]
         group.rows = group.axes
         self.groups.append(group)
@@ -485,7 +497,7 @@ class _Fuser:
     def overwrite(self, n: Node) -> None:
         """Give an update a kernel that visits only the elements it writes."""
         base, *where, value = n.inputs
-        group = Group(n, iteration(value.shape, "i", AxisKind.GRID), in_place=True)
+        group = FusionGroup(n, iteration(value.shape, "i", AxisKind.GRID), in_place=True)
         self.groups.append(group)
         self.stored.add(n)
         # A value that reads what it overwrites is computed before the first write.
@@ -497,7 +509,7 @@ class _Fuser:
             self.demand(group, i, Demand(scattered_index(n, group.at), TRUE, stored=reads))
         self.demand(group, base, Demand((), TRUE, stored=True))
 
-    def expand(self, group: Group, n: Node, use: Demand) -> None:
+    def expand(self, group: FusionGroup, n: Node, use: Demand) -> None:
         """Put the demands on n's inputs that computing `n` in `group` makes."""
         group.nodes += 1
         if n.op.is_elementwise:
@@ -552,7 +564,7 @@ class _Fuser:
                 self.demand(group, i, Demand(scattered_index(n, use.at), use.mask))
             self.demand(group, updates, Demand(use.at, use.mask))
 
-    def demand(self, group: Group, n: Node, new: Demand) -> None:
+    def demand(self, group: FusionGroup, n: Node, new: Demand) -> None:
         uses = self.demands.setdefault(n, {}).setdefault(group, [])
         if new not in uses:
             uses.append(new)

@@ -19,7 +19,7 @@ from genesis.ir.size import Size
 
 
 @dataclass(eq=False)
-class Group:
+class FusionGroup:
     """A kernel to be: computes `root` over its index `at`, and stores it.
 
     `rows` are the axes that inlined reductions are computed for, once per point (None: there are
@@ -77,7 +77,7 @@ class Group:
         lies = all(n.op is not ops.BUFFER or is_row_major(n) for n in self.reads)
         return self.plain and lies and all(n.op.is_elementwise or n.op in known for n in nodes)
 
-    def take(self, guest: Group) -> None:
+    def take(self, guest: FusionGroup) -> None:
         """Do what another group does, over the same index or its rows, as well."""
         # `also` is kept users first, as the walk that made it went.
         self.also = [(guest.root, guest.at), *guest.also, *self.also]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from genesis.compiler.fuse.cost import joins, row_joins
-from genesis.compiler.fuse.groups import Group, is_row_major, iteration
+from genesis.compiler.fuse.groups import FusionGroup, is_row_major, iteration
 from genesis.compiler.lower.movement import source
 from genesis.ir import ops
 from genesis.ir.kernel import AxisKind
 from genesis.ir.node import Node, Shape, topological
 
 
-def in_order(groups: Iterable[Group]) -> list[Group]:
+def in_order(groups: Iterable[FusionGroup]) -> list[FusionGroup]:
     """The groups, each after those that make what it reads.
 
     An update in place also comes after all that read what it overwrites. Where that cannot be, it
@@ -21,7 +21,7 @@ def in_order(groups: Iterable[Group]) -> list[Group]:
     waiting = list(groups)
     makers = {m: g for g in waiting for m in g.made}
     needs = {g: {makers[n] for n in g.reads if n in makers} - {g} for g in waiting}
-    readers: dict[Node | int, set[Group]] = {}
+    readers: dict[Node | int, set[FusionGroup]] = {}
     for g in waiting:
         for n in g.reads:
             readers.setdefault(n.attr.slot if n.op is ops.BUFFER else n, set()).add(g)
@@ -31,8 +31,8 @@ def in_order(groups: Iterable[Group]) -> list[Group]:
             base = g.root.inputs[0]
             gone = base.attr.slot if base.op is ops.BUFFER else base
             after[g] = needs[g] | readers.get(gone, set()) - {g}
-    result: list[Group] = []
-    done: set[Group] = set()
+    result: list[FusionGroup] = []
+    done: set[FusionGroup] = set()
     while waiting:
         following = next((g for g in waiting if after[g] <= done), None)
         following = following or next(g for g in waiting if needs[g] <= done)
@@ -42,14 +42,14 @@ def in_order(groups: Iterable[Group]) -> list[Group]:
     return result
 
 
-def side_by_side(groups: Sequence[Group]) -> list[Group]:
+def side_by_side(groups: Sequence[FusionGroup]) -> list[FusionGroup]:
     """Join independent kernels over the same elements.
 
     An optimizer's many small updates become one launch, two reductions of one array share a pass
     over it. A kernel joins an earlier one if everything it reads is there before that one starts.
     """
     ready: dict[Node, int] = {}  # stored value -> the position of the group that makes it
-    result: list[Group] = []
+    result: list[FusionGroup] = []
     by_shape: dict[object, list[int]] = {}
     for group in groups:
         alone = (
@@ -76,7 +76,7 @@ def side_by_side(groups: Sequence[Group]) -> list[Group]:
     return result
 
 
-def along_rows(groups: Sequence[Group]) -> list[Group]:
+def along_rows(groups: Sequence[FusionGroup]) -> list[FusionGroup]:
     """Join reductions of rows to kernels that visit the same rows, element by element.
 
     Whatever such a kernel does with a row, the reduction finds the row in a cache. Whichever is the
@@ -84,7 +84,7 @@ def along_rows(groups: Sequence[Group]) -> list[Group]:
     """
     result = list(groups)
     places = {g: k for k, g in enumerate(groups)}
-    readers: dict[Node, list[Group]] = {}
+    readers: dict[Node, list[FusionGroup]] = {}
     for group in groups:
         for n in group.reads:
             readers.setdefault(n, []).append(group)
@@ -108,7 +108,7 @@ def along_rows(groups: Sequence[Group]) -> list[Group]:
     return result
 
 
-def _reduces_rows(guest: Group, host: Group) -> bool:
+def _reduces_rows(guest: FusionGroup, host: FusionGroup) -> bool:
     """Whether one group reduces, and does nothing else with, the rows that another visits."""
     whole = _visited(host)
     if host.at[:-1] != guest.at or host.axes <= guest.axes:
@@ -119,12 +119,12 @@ def _reduces_rows(guest: Group, host: Group) -> bool:
     return all(n.attr == (len(whole) - 1,) and n.inputs[0].shape == whole for n in reductions)
 
 
-def _visited(group: Group) -> Shape:
+def _visited(group: FusionGroup) -> Shape:
     """The shape of what a group goes through: if it is a scatter, of its updates."""
     return (group.root.inputs[-1] if group.root.op is ops.SCATTER else group.root).shape
 
 
-def _in_order(group: Group) -> bool:
+def _in_order(group: FusionGroup) -> bool:
     """Whether a group visits the elements of each row as they lie in memory."""
     own = [n for n in group.computed if n is not group.root or not _scatters_rows(n)]
     return not group.column_sums and group.in_order(own, ops.GATHER)
@@ -184,7 +184,7 @@ def in_place(
 
 
 def spoiled(
-    groups: Sequence[Group], reads: Sequence[Sequence[Node]], slots: Mapping[Node, int]
+    groups: Sequence[FusionGroup], reads: Sequence[Sequence[Node]], slots: Mapping[Node, int]
 ) -> set[int]:
     """The slots of which an older value is read when a newer one has been written into them.
 

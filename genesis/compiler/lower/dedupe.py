@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from genesis.compiler.fuse.groups import Carried, Group
+from genesis.compiler.fuse.groups import Carried, FusionGroup
 from genesis.compiler.fuse.online_softmax import AttentionGradients, StreamedSoftmax
 from genesis.compiler.lower.lower import Lowered, lower
 from genesis.compiler.lower.movement import Memo
@@ -28,7 +28,7 @@ class Known:
     memo: Memo = field(default_factory=dict)
 
 
-def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
+def lower_once(group: FusionGroup, stored: frozenset[Node], known: Known) -> Lowered:
     """What `lower` gives for a group, from `known` if that has a group of equal structure."""
     names = _anonymous(group, stored - group.inside)
     told = _parts_renamed(group, names)
@@ -58,7 +58,9 @@ def _asked(kind: type) -> tuple[tuple[str, str], ...]:
 _OF_INDICES = ("Indices", "list[tuple[Node, Indices]]")
 
 
-_PARTS = {kind: _asked(kind) for kind in (Group, StreamedSoftmax, AttentionGradients, Carried)}
+_PARTS = {
+    kind: _asked(kind) for kind in (FusionGroup, StreamedSoftmax, AttentionGradients, Carried)
+}
 
 
 def _parts_renamed(x: Any, names: Mapping[Node, Node]) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _hashable(x: Any) -> Hashable:
     return tuple(x) if isinstance(x, list) else x
 
 
-def _anonymous(group: Group, stored: frozenset[Node]) -> dict[Node, Node]:
+def _anonymous(group: FusionGroup, stored: frozenset[Node]) -> dict[Node, Node]:
     """What the nodes of a group are called when nobody asks where its inputs come from."""
     own = dict.fromkeys([group.root, *(n for n, _ in (*group.also, *group.columns))])
 

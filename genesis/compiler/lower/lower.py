@@ -50,7 +50,7 @@ class Lowered:
     members: tuple[Node, ...]
 
 
-def lower(group: groups.Group, stored: frozenset[Node], memo: Memo | None = None) -> Lowered:
+def lower(group: groups.FusionGroup, stored: frozenset[Node], memo: Memo | None = None) -> Lowered:
     """The plain kernel of a group; `stored` are the nodes that live in buffers.
 
     `memo` remembers simplified index expressions; the groups of a program can share one.
@@ -73,7 +73,7 @@ _START: dict[ops.Op, Callable[[Node], Node]] = {
 
 
 class _Lowering:
-    def __init__(self, group: groups.Group, stored: frozenset[Node], memo: Memo) -> None:
+    def __init__(self, group: groups.FusionGroup, stored: frozenset[Node], memo: Memo) -> None:
         self.group = group
         self.stored = stored - group.made - group.inside  # by other kernels
         self.index_memo = memo

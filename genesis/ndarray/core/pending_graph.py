@@ -139,7 +139,7 @@ def new_form() -> int:
 
 
 def forget_forms() -> None:
-    """Number forms anew: recipes are found by their signatures no more."""
+    """Number forms anew: plans are found by their signatures no more."""
     _forms.clear()
 
 

@@ -1,9 +1,9 @@
 """Realisation: from pending values to memory.
 
 One pass collects the pending ancestors of the roots (`pending_graph`). Where a graph with the same
-signature was realised before, there is a `Recipe`: the program, and which values it reads and
-gives. Else it is decided what to compute: the roots, and whatever somebody outside still holds, so
-that nothing is ever computed twice. A value that stays pending keeps what it reads: that is not
+signature was realised before, there is an `ExecutionPlan`: the program, and which values it reads
+and gives. Else it is decided what to compute: the roots, and whatever somebody outside still holds,
+so that nothing is ever computed twice. A value that stays pending keeps what it reads: that is not
 overwritten (docs/arrays.md has the rules). The graph is interned into `ir.Node`s whose leaves are
 numbered slots; the root nodes are the key under which the compiled program is found. Strides and
 sharing of memory are in the key; values of scalars, where in its memory an input starts and places
@@ -61,21 +61,21 @@ class Entry(NamedTuple):
     used: list[int]  # how many programs had been asked for when this one was, the last time
 
 
-class Recipe(NamedTuple):
+class ExecutionPlan(NamedTuple):
     """How a graph is realised whose values are known by their positions in it."""
 
-    entry: Entry | None  # None: there is nothing to run
-    sizes: Mapping[str, int]  # of the program's symbols
-    scalars: list[Attr]  # run-time scalars, by slot
-    inputs: list[Source]  # by slot
-    outputs: list[tuple[int | None, int]]  # the value whose memory is taken over or None, bytes
-    results: list[tuple[int, int, Strides]]  # a value that is computed, its output and its layout
+    options: Options  # that were in force
     empty: list[int]  # without elements: nothing to run
     aliases: list[Alias]  # in memory of others
-    lines: Places | None  # where the user wrote it, if somebody watches
-    options: Options  # that were in force
-    use: Use | None  # None: there is nothing to run, or nothing to learn from it
-    general: bool  # whether the program is one for many sizes
+    entry: Entry | None = None  # None: there is nothing to run, and nothing of what follows
+    sizes: Mapping[str, int] = {}  # of the program's symbols
+    scalars: Sequence[Attr] = ()  # run-time scalars, by slot
+    inputs: Sequence[Source] = ()  # by slot
+    outputs: Sequence[tuple[int | None, int]] = ()  # whose memory is taken over or None, bytes
+    results: Sequence[tuple[int, int, Strides]] = ()  # a computed value, its output, its layout
+    lines: Places | None = None  # where the user wrote it, if somebody watches
+    use: Use | None = None  # None: there is nothing to learn from it
+    general: bool = False  # whether the program is one for many sizes
     opened: Sequence[tuple[int, int]] = ()  # values of blocks after the others: which of which
 
 
@@ -132,26 +132,26 @@ class Alias(NamedTuple):
 
 
 class Programs(dict[tuple[tuple[Node, ...], frozenset[int], str, "Options"], Entry]):
-    """Programs by the graphs that they compute, and recipes by signatures of pending graphs."""
+    """Programs by the graphs that they compute, and plans by signatures of pending graphs."""
 
     def __init__(self) -> None:
-        self.recipes: dict[tuple[bytes | None, str], Recipe] = {}
+        self.plans: dict[tuple[bytes | None, str], ExecutionPlan] = {}
 
-    def remember(self, key: tuple[bytes | None, str], recipe: Recipe) -> None:
-        """Find a recipe again."""
-        if len(self.recipes) >= MOST_PROGRAMS or are_too_many_forms():
-            self.forget_recipes()
+    def remember(self, key: tuple[bytes | None, str], plan: ExecutionPlan) -> None:
+        """Find a plan again."""
+        if len(self.plans) >= MOST_PROGRAMS or are_too_many_forms():
+            self.forget_plans()
         else:
-            self.recipes[key] = recipe
+            self.plans[key] = plan
 
-    def forget_recipes(self) -> None:
-        """Find no recipe any more."""
-        self.recipes.clear()
+    def forget_plans(self) -> None:
+        """Find no plan any more."""
+        self.plans.clear()
         forget_forms()
 
 
-class _Plan(NamedTuple):
-    """What one realisation does with the graph it found."""
+class _Selection(NamedTuple):
+    """Which values of a graph one realisation computes, and which it only lays in memory."""
 
     computed: list[Value]  # by the program
     empty: list[Value]  # without elements: nothing to run
@@ -219,17 +219,17 @@ def _realize(
     while (advanced or not graph.plain) and _adds(graph, device, sizes):
         graph.leave()
         graph = PendingGraph(roots, *within)
-    known = not sizes and events.watcher is None  # else more is wanted than a recipe has
+    known = not sizes and events.watcher is None  # else more is wanted than a plan has
     key = graph.signature() if known else None, device
-    recipe = _programs.recipes.get(key)
+    plan = _programs.plans.get(key)
     try:
-        if recipe is not None and recipe.use is not None and recipe.use.again(recipe.general):
-            recipe = None
-        if recipe is None or recipe.options is not options()():
-            graph, recipe, again = _found(graph, device, sizes, within)
+        if plan is not None and plan.use is not None and plan.use.again(plan.general):
+            plan = None
+        if plan is None or plan.options is not options()():
+            graph, plan, again = _found(graph, device, sizes, within)
             if key[0] is not None:
                 _programs.remember(key, again)
-        _run(graph, recipe, device)
+        _run(graph, plan, device)
     except Exception as error:
         first = next(iter(roots))
         error.add_note(f"while realising the result of {first.op.name} at {first.where}")
@@ -238,26 +238,26 @@ def _realize(
 
 def _found(
     graph: PendingGraph, device: str, sizes: Mapping[str, int], within: Sequence[PendingGraph]
-) -> tuple[PendingGraph, Recipe, Recipe]:
+) -> tuple[PendingGraph, ExecutionPlan, ExecutionPlan]:
     """A graph without blocks in the place of one, how to realise it, and how all that are equal."""
     if not graph.blocks:
-        recipe = _recipe(graph, device, sizes)
-        return graph, recipe, recipe
+        plan = _execution_plan(graph, device, sizes)
+        return graph, plan, plan
     graph.forget_memories()
     parts, inner = graph.expand()
     flat = PendingGraph(graph.roots, graph, *within)
-    recipe = _recipe(flat, device, sizes)
-    return flat, recipe, _in_blocks(recipe, flat.order, graph.places, parts, inner)
+    plan = _execution_plan(flat, device, sizes)
+    return flat, plan, _in_blocks(plan, flat.order, graph.places, parts, inner)
 
 
 def _in_blocks(
-    recipe: Recipe,
+    plan: ExecutionPlan,
     order: list[Value],
     places: dict[Value, int],
     parts: set[int],
     inner: Mapping[int, tuple[int, int]],
-) -> Recipe:
-    """The recipe of a graph for the one with blocks that it was before."""
+) -> ExecutionPlan:
+    """The plan of a graph for the one with blocks that it was before."""
     opened: dict[tuple[int, int], int] = {}
 
     def attr(x: Attr) -> Attr:
@@ -272,17 +272,17 @@ def _in_blocks(
             found = opened.setdefault(inner[id(value)], len(places) + len(opened))
         return found
 
-    return recipe._replace(
-        scalars=[attr(x) for x in recipe.scalars],
+    return plan._replace(
+        scalars=[attr(x) for x in plan.scalars],
         inputs=[
-            x._replace(place=place(x.place), steps=x.steps and attr(x.steps)) for x in recipe.inputs
+            x._replace(place=place(x.place), steps=x.steps and attr(x.steps)) for x in plan.inputs
         ],
-        outputs=[(taken if taken is None else place(taken), n) for taken, n in recipe.outputs],
-        results=[(place(old), number, strides) for old, number, strides in recipe.results],
-        empty=[place(old) for old in recipe.empty],
+        outputs=[(taken if taken is None else place(taken), n) for taken, n in plan.outputs],
+        results=[(place(old), number, strides) for old, number, strides in plan.results],
+        empty=[place(old) for old in plan.empty],
         aliases=[
             Alias(place(x.place), place(x.base), [(op, attr(a), s) for op, a, s in x.movements])
-            for x in recipe.aliases
+            for x in plan.aliases
         ],
     )._replace(opened=list(opened))
 
@@ -343,9 +343,9 @@ def read_code(value: Value) -> int:
     return int(backend_of(value.device).download(value.memory, value.dtype, ()).item())
 
 
-def _plan(graph: PendingGraph) -> _Plan:
-    """Decide what becomes of every value found."""
-    plan = _Plan([], [], [], set())
+def _selection(graph: PendingGraph) -> _Selection:
+    """Select by what becomes of every value found."""
+    selected = _Selection([], [], [], set())
     order, roots = graph.order, graph.roots
     # Values whose elements can be had without arithmetic, once the program has run.
     available: set[Value] = set()
@@ -355,15 +355,15 @@ def _plan(graph: PendingGraph) -> _Plan:
         if value.memory is not None:
             available.add(value)
             if held:
-                plan.kept.add(value)
+                selected.kept.add(value)
             continue
         leaf = value.op.group == "leaf"
         cheap = leaf or (value.op.is_movement and all(i in available for i in value.inputs))
         if value in roots:
             chain = _alias(value, targets) if cheap and not leaf else None
             if chain is not None:
-                plan.aliases.append(chain)
-                plan.kept.add(chain[-1])
+                selected.aliases.append(chain)
+                selected.kept.add(chain[-1])
             else:
                 targets.add(value)
         elif cheap:
@@ -376,13 +376,13 @@ def _plan(graph: PendingGraph) -> _Plan:
         available.add(value)
     for value in order:
         if value in targets:
-            (plan.empty if 0 in value.shape else plan.computed).append(value)
+            (selected.empty if 0 in value.shape else selected.computed).append(value)
     if lingering:
         for value in reversed(order):
             if value in lingering:
                 for i in value.inputs:
-                    (plan.kept if i.memory is not None else lingering).add(i)
-    return plan
+                    (selected.kept if i.memory is not None else lingering).add(i)
+    return selected
 
 
 def _alias(value: Value, targets: set[Value]) -> list[Value] | None:
@@ -408,20 +408,22 @@ def _alias(value: Value, targets: set[Value]) -> list[Value] | None:
     return chain
 
 
-def _recipe(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> Recipe:
+def _execution_plan(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> ExecutionPlan:
     """Find or compile what realises a graph, and say how the graph's values are used by it."""
-    plan = _plan(graph)
+    selected = _selection(graph)
     places = graph.places
-    empty, aliases = [places[v] for v in plan.empty], _aliases(plan, places)
-    if not plan.computed:
-        return Recipe(None, {}, [], [], [], [], empty, aliases, None, options()(), None, False)
-    free = _free(graph, plan)
+    plan = ExecutionPlan(
+        options()(), [places[v] for v in selected.empty], _aliases(selected, places)
+    )
+    if not selected.computed:
+        return plan
+    free = _free(graph, selected)
     # Aliases and empty results may be the only reason why a value was visited.
-    needed = topological(plan.computed) if plan.aliases or plan.empty else graph.order
+    needed = topological(selected.computed) if selected.aliases or selected.empty else graph.order
     nodes, scalars, inputs = _intern(needed, free)
     donated = frozenset(slot for slot, (v, _) in enumerate(inputs) if v.memory in free)
-    unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
-    where = tuple([(v.code, v.instruction) for v in plan.computed])
+    unique = tuple(dict.fromkeys([nodes[v] for v in selected.computed]))
+    where = tuple([(v.code, v.instruction) for v in selected.computed])
     entry, form, use = _entry(unique, donated, device, where)
     if form is not None:
         sizes = {**sizes, **form.sizes}
@@ -435,9 +437,9 @@ def _recipe(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> Recip
         written = {n: (v.code, v.instruction) for v, n in nodes.items()}
         if form is not None:
             written = {n: written[meant] for n, meant in form.meaning.items()}
-        lines = Places(f"realise {plan.computed[-1].op.name}", written)
+        lines = Places(f"realise {selected.computed[-1].op.name}", written)
     number = {n: k for k, n in enumerate(unique)}
-    results = [(places[v], number[nodes[v]], row_major(v.shape)) for v in plan.computed]
+    results = [(places[v], number[nodes[v]], row_major(v.shape)) for v in selected.computed]
     used = [Attr(places[v], None) for v in scalars]
     sources = [
         Source(places[v], None, first, v.dtype.itemsize)
@@ -449,15 +451,24 @@ def _recipe(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> Recip
         (None if slot is None else sources[slot].place, evaluate(nbytes, sizes))
         for slot, nbytes in entry.outputs
     ]
-    wired = used, sources, outputs, results, empty, aliases
-    return Recipe(entry, sizes, *wired, lines, options()(), use, form is not None)
+    return plan._replace(
+        entry=entry,
+        sizes=sizes,
+        scalars=used,
+        inputs=sources,
+        outputs=outputs,
+        results=results,
+        lines=lines,
+        use=use,
+        general=form is not None,
+    )
 
 
-def _aliases(plan: _Plan, places: Mapping[Value, int]) -> list[Alias]:
+def _aliases(selected: _Selection, places: Mapping[Value, int]) -> list[Alias]:
     """The values that need no kernel, each from the next one below that lies in memory then."""
     laid: set[Value] = set()
     found = []
-    for value, *below in plan.aliases:
+    for value, *below in selected.aliases:
         base = next(v for v in below if v in laid or v is below[-1])
         moved = [value, *below[: below.index(base)]]
         movements = [(v.op, Attr(places[v], None), v.shape) for v in reversed(moved)]
@@ -466,37 +477,37 @@ def _aliases(plan: _Plan, places: Mapping[Value, int]) -> list[Alias]:
     return found
 
 
-def _run(graph: PendingGraph, recipe: Recipe, device: str) -> None:
+def _run(graph: PendingGraph, plan: ExecutionPlan, device: str) -> None:
     """Run the program for a graph's values, and give them its outputs."""
-    order, entry = graph.order, recipe.entry
-    if recipe.opened:
-        blocks = {place for place, _ in recipe.opened}
+    order, entry = graph.order, plan.entry
+    if plan.opened:
+        blocks = {place for place, _ in plan.opened}
         made = {place: cast(Any, order[place]).expand() for place in blocks}
-        order = order + [made[place][number] for place, number in recipe.opened]
+        order = order + [made[place][number] for place, number in plan.opened]
     if entry is not None:
         entry.used[0] = next(_asked)
         program = entry.program
-        inputs = [source.pointer(order) for source in recipe.inputs]
-        scalars = [attr.found(order) for attr in recipe.scalars]
-        new = backend_of(device).allocate_many([n for taken, n in recipe.outputs if taken is None])
+        inputs = [source.pointer(order) for source in plan.inputs]
+        scalars = [attr.found(order) for attr in plan.scalars]
+        new = backend_of(device).allocate_many([n for taken, n in plan.outputs if taken is None])
         outputs = [
             new.pop(0) if taken is None else cast("Memory", order[taken].memory)
-            for taken, _ in recipe.outputs
+            for taken, _ in plan.outputs
         ]
         before = program.runs
         try:
-            program.run(inputs, scalars, outputs, recipe.sizes, recipe.lines)
+            program.run(inputs, scalars, outputs, plan.sizes, plan.lines)
         finally:
             if program.runs > before:
-                for place, number, strides in recipe.results:
+                for place, number, strides in plan.results:
                     order[place].fulfil(outputs[number], strides)
         _counts["runs"] += 1
         _counts["operations"] += entry.operations
-    for place in recipe.empty:
+    for place in plan.empty:
         order[place].fulfil(backend_of(device).allocate(0), row_major(order[place].shape))
-    for alias in recipe.aliases:
+    for alias in plan.aliases:
         alias.lay(order)
-    _counts["aliases"] += len(recipe.aliases)
+    _counts["aliases"] += len(plan.aliases)
 
 
 def _entry(
@@ -520,7 +531,7 @@ def _entry(
     return compiled(roots, donated, device), None, use
 
 
-def _free(graph: PendingGraph, plan: _Plan) -> set[Memory]:
+def _free(graph: PendingGraph, selected: _Selection) -> set[Memory]:
     """The memories that the program may overwrite: nobody can see the old contents again.
 
     Only memory that fits an output is offered, so that who else holds an unrelated leaf does not
@@ -528,7 +539,7 @@ def _free(graph: PendingGraph, plan: _Plan) -> set[Memory]:
     """
     if not graph.alone:
         return graph.alone
-    wanted = {(v.dtype.itemsize, v.shape) for v in plan.computed}
+    wanted = {(v.dtype.itemsize, v.shape) for v in selected.computed}
     offered: set[Memory] = set()
     refused: set[Memory] = set()
     for value in graph.order:
@@ -537,7 +548,7 @@ def _free(graph: PendingGraph, plan: _Plan) -> set[Memory]:
             continue
         fits = (value.dtype.itemsize, value.shape) in wanted
         dense = value.offset == 0 and is_row_major(value.shape, value.strides)
-        free = value not in plan.kept and not value.attr  # attr: foreign memory
+        free = value not in selected.kept and not value.attr  # attr: foreign memory
         (offered if fits and dense and free else refused).add(memory)
     return graph.alone & (offered - refused)
 
@@ -638,7 +649,7 @@ def _forget_some() -> None:
     by_use = sorted(_programs.items(), key=lambda item: item[1].used[0])
     for key, _ in by_use[: len(by_use) // 4]:
         _programs.pop(key, None)
-    _programs.forget_recipes()
+    _programs.forget_plans()
 
 
 def forget_programs() -> None:
@@ -647,7 +658,7 @@ def forget_programs() -> None:
 
     with lock:
         _programs.clear()
-        _programs.forget_recipes()
+        _programs.forget_plans()
         renew()  # recordings compare options
 
 

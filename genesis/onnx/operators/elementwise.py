@@ -14,7 +14,7 @@ from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import STORED, as_dtype
 from genesis.ir.size import Size
 from genesis.onnx.dtypes import is_ours, numpy_dtype
-from genesis.onnx.registry import Function, Operand, operator
+from genesis.onnx.registry import Implementation, Operand, operator
 from genesis.onnx.values import Whole, as_host, as_tensor, integers_of, is_symbolic
 from genesis.tensor.tensor import Tensor
 
@@ -31,7 +31,7 @@ for _name, _function in {
     "Det": fn.linalg.det,
 }.items():  # fmt: skip
 
-    def _one(function: Any) -> Function:
+    def _one(function: Any) -> Implementation:
         def computed(x: Any, *, consumed_inputs: Any = None) -> Any:
             return function(x)
 
@@ -168,7 +168,7 @@ def _is_number(x: Any, other: Any) -> bool:
     )  # fmt: skip
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Function:
+def _binary(function: Callable[[Any, Any], Any]) -> Implementation:
     def computed(
         a: Operand, b: Operand, *, axis: int | None = None, broadcast: int = 0,
         consumed_inputs: Any = None,
@@ -235,7 +235,7 @@ def bit_shift(a: Any, b: Any, *, direction: str) -> Any:
     return (fn.bitwise_left_shift if direction == "LEFT" else fn.bitwise_right_shift)(a, b)
 
 
-def _many(function: Callable[[Any, Any], Any]) -> Function:
+def _many(function: Callable[[Any, Any], Any]) -> Implementation:
     def computed(*values: Operand, consumed_inputs: Any = None) -> Any:
         return reduce(lambda a, b: function(*pair(a, b)), values)
 

@@ -10,17 +10,17 @@ import numpy as np
 
 from genesis.ir.size import Size
 from genesis.onnx.dtypes import numpy_dtype
-from genesis.onnx.registry import Function, on_host
+from genesis.onnx.registry import Implementation, on_host
 from genesis.onnx.values import ints, is_symbolic, settled
 
 _function: Any
 _LARGEST = 1 << 24  # elements of an array that is made here
 
 
-def host(name: str) -> Callable[[Function], Function]:
+def host(name: str) -> Callable[[Implementation], Implementation]:
     """Enter a function; results that are integers by now become such."""
 
-    def entered(function: Function) -> Function:
+    def entered(function: Implementation) -> Implementation:
         def called(*args: Any, **options: Any) -> Any:
             return settled(function(*args, **options))
 
@@ -55,7 +55,7 @@ def _quotient(a: Any, b: Any) -> Any:
         return _array(a / b, a)
 
 
-def _arithmetic(function: Callable[[Any, Any], Any]) -> Function:
+def _arithmetic(function: Callable[[Any, Any], Any]) -> Implementation:
     def computed(a: Any, b: Any, **_: Any) -> Any:
         with np.errstate(all="ignore"):
             symbolic = a.dtype == object or b.dtype == object
@@ -64,7 +64,7 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Function:
     return computed
 
 
-def _variadic(function: Callable[[Any, Any], Any]) -> Function:
+def _variadic(function: Callable[[Any, Any], Any]) -> Implementation:
     return lambda *arrays, **_: reduce(_arithmetic(function), arrays)
 
 
@@ -256,7 +256,7 @@ def _scatter_nd(x: Any, indices: Any, updates: Any, *, reduction: str = "none") 
     return y
 
 
-def _reducing(function: Callable[..., Any]) -> Function:
+def _reducing(function: Callable[..., Any]) -> Implementation:
     def computed(
         x: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Any:

@@ -7,13 +7,13 @@ from typing import Any
 
 from genesis import functional as fn
 from genesis.ir import dtype as dtypes
-from genesis.onnx.registry import Function, Host, operator
+from genesis.onnx.registry import Host, Implementation, operator
 from genesis.onnx.values import ints
 
 
 def _reducing(
     function: Callable[[Any, Any, bool], Any], before: Any = None, after: Any = None
-) -> Function:
+) -> Implementation:
     def computed(
         x: Any, axes: Host = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Any:
@@ -88,7 +88,7 @@ operator("ReduceLogSum")(_reducing(_sum, before=_double, after=fn.log))
 operator("ReduceLogSumExp")(_reducing(_logsumexp))
 
 
-def _place(function: Any) -> Function:
+def _place(function: Any) -> Implementation:
     def computed(x: Any, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
         if not select_last_index:
             return function(x, axis, bool(keepdims)).to(dtypes.int64)

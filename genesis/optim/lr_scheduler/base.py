@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from genesis.optim.optimizer import Group, Optimizer
+from genesis.optim.optimizer import Optimizer, ParameterGroup
 
 
 class LRScheduler:
@@ -90,7 +90,7 @@ class LRScheduler:
         self._last_lr = self._now
 
     @property
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[ParameterGroup]:
         return self.optimizer.param_groups
 
     @property

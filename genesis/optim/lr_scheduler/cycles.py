@@ -8,7 +8,7 @@ from typing import Any
 
 from genesis.optim.lr_scheduler.base import LRScheduler, for_groups
 from genesis.optim.lr_scheduler.cosine import eased
-from genesis.optim.optimizer import Group, Optimizer
+from genesis.optim.optimizer import Optimizer, ParameterGroup
 
 
 class CyclicLR(LRScheduler):
@@ -191,7 +191,7 @@ def _begin_momentum(
         _set_momentum(group, high)
 
 
-def _set_momentum(group: Group, momentum: float) -> None:
+def _set_momentum(group: ParameterGroup, momentum: float) -> None:
     if "betas" in group:
         group["betas"] = (momentum, *group["betas"][1:])
     else:

@@ -13,7 +13,7 @@ run is read twice, the second time from the caches.
 GPUs do it otherwise, on the graph (`genesis.compiler.graph.gpu.shifted_variance`): differences from
 the first value. Where that is far from all others no digit of the variance is left, and down the
 columns of 8192 x 4096 it takes twice as long on a CPU. Parts, in turn, cannot be made on a graph:
-how long they are depends on the recipe and on the caches.
+how long they are depends on the rule and on the caches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Program`: a model compiled for running, in as few pieces as the data allows.
+"""`CompiledGraph`: a model compiled for running, in as few pieces as the data allows.
 
 All of a model is recorded as one program (`genesis.jit`), one for each kind of inputs. A node that
 needs to know contents before the rest can be built, the count of a loop or the boxes that are left,
@@ -142,7 +142,7 @@ class Alone:
         self.model, self.steps = model, [step]
         # A `Scan` is a loop of a program as it is.
         self._bodies = {
-            graph: Program(model, graphs, graph)
+            graph: CompiledGraph(model, graphs, graph)
             for graph in step.subgraphs()
             if step.kind != "Scan"
         }
@@ -223,7 +223,7 @@ class Quick(NamedTuple):
         return None if results is None else [results[k] for k in self.order]
 
 
-class Program:
+class CompiledGraph:
     """A graph as programs: outputs by name for inputs by name. Around it may lie other graphs."""
 
     def __init__(
