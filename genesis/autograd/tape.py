@@ -393,6 +393,11 @@ class Walk:
                         f"backward: a tensor of shape {tuple(x.shape)} needs a gradient to start "
                         "from; only a scalar's is known to be 1"
                     )
+                if x.dtype.is_complex:
+                    raise RuntimeError(
+                        f"backward: a {x.dtype} tensor needs a gradient to start from; only a real "
+                        "scalar's is known to be 1"
+                    )
                 start: Any = ones(x.shape, x.dtype, x.device)
             else:
                 if tuple(gradient.shape) != tuple(x.shape):

@@ -98,10 +98,10 @@ def _clamp(grad: Any, input: Any, min: Any, max: Any, needs: Any) -> Any:
     """Where a bound takes the place of the input it is the bound's gradient."""
     x, low, high = input, min, max
     to_x, to_low, to_high = grad, None, None
-    if low is not None:
-        to_x = where(lt(x, low), 0.0, to_x)
+    if low is not None:  # NaN is in no range
+        to_x = where(ge(x, low), to_x, 0.0)
     if high is not None:
-        to_x = where(gt(x, high), 0.0, to_x)
+        to_x = where(le(x, high), to_x, 0.0)
     if needs[1]:
         to_low = where(lt(x, low), grad, 0.0)
         to_low = to_low if high is None else where(lt(low, high), to_low, 0.0)

@@ -123,7 +123,9 @@ atan = smooth("atan", nd.atan, "The arc tangent.", of_argument=lambda x: 1 / (x 
 
 
 def _atan2(grad: Any, input: Any, other: Any) -> Any:
-    part = grad / (other * other + input * input)
+    total = other * other + input * input
+    origin = plain(nd.equal, total, 0)  # has no angle; its derivative is taken for 0
+    part = where(origin, 0.0, grad / where(origin, 1.0, total))
     return part * other, -part * input
 
 

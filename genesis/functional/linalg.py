@@ -425,6 +425,8 @@ def norm(
 ) -> Any:
     """A norm of vectors, or of matrices where `dim` names two dimensions or `ord` says so."""
     two = isinstance(dim, tuple | list) and len(dim) == 2
+    if ord is not None and dim is None and len(A.shape) > 2:
+        raise ValueError(f"norm: which dimensions of {len(A.shape)} is ord={ord!r} for? Give dim")
     if ord is not None and (two or isinstance(ord, str) or (dim is None and len(A.shape) == 2)):
         return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
     return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)

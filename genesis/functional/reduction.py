@@ -13,7 +13,7 @@ from genesis.functional.error_messages import normal_dim, normal_dims
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.movement import expand, permute, reshape
 from genesis.functional.registry import method
-from genesis.ir.dtype import float32, int64, uint8
+from genesis.ir.dtype import bool_, float32, int64, uint8
 from genesis.ir.size import Size, product
 from genesis.ndarray.ops.variance_and_distance import Extrema
 
@@ -220,15 +220,22 @@ def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return _extreme("min", input, dim, keepdim, False)
 
 
+def _require_order(name: str, input: Any) -> None:
+    if input.dtype is bool_:
+        raise TypeError(f"{name}: bool has no order; convert it to a number first")
+
+
 @method
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The position of the greatest element, in the flat tensor if no dimension is given."""
+    _require_order("argmax", input)
     return plain(nd.argmax, input, dim if input.shape else None, keepdim)
 
 
 @method
 def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The position of the least element, in the flat tensor if no dimension is given."""
+    _require_order("argmin", input)
     return plain(nd.argmin, input, dim if input.shape else None, keepdim)
 
 
@@ -364,10 +371,7 @@ def std_mean(
 
 def _logsumexp_gradient(grad: Any, x: Any, dims: Any, result: Any) -> Any:
     wide, kept = cast(x, x.dtype.accumulator), _kept(x, dims)
-    result = reshape(result, kept)
-    # Where the result is infinite, so are differences to it.
-    shift = where(plain(nd.isfinite, result), result, 0.0)
-    return reshape(grad, kept) * exp(wide - shift)
+    return reshape(grad, kept) * exp(wide - reshape(result, kept))
 
 
 @with_gradient(_logsumexp_gradient)

@@ -471,9 +471,14 @@ def vector_norm(x: NDArray, ord: float = 2, axis: Any = None, keepdims: bool = F
         return total((size != 0).astype(size.dtype), axis, keepdims)
     if ord == 1:
         return total(size, axis, keepdims)
+    dtype = size.dtype
+    if dtype.is_float:  # powers of half-precision numbers leave its range before their root is back
+        size = size.astype(dtype.accumulator)
     if ord == 2:
-        return sqrt(total(size * size, axis, keepdims))
-    return total(size**ord, axis, keepdims) ** (1 / ord)
+        result = sqrt(total(size * size, axis, keepdims))
+    else:
+        result = total(size**ord, axis, keepdims) ** (1 / ord)
+    return result.astype(dtype) if dtype.is_float else result
 
 
 def matrix_norm(

@@ -405,6 +405,8 @@ class Module:
     # ---- settings
     def train(self: M, mode: bool = True) -> M:
         """Behave as in training: dropout drops, batch norm uses and updates statistics."""
+        if not isinstance(mode, bool):
+            raise ValueError(f"train: mode is {mode!r}; it must be True or False")
         for module in self.modules():
             module.training = mode
         return self

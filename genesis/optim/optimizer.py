@@ -511,6 +511,13 @@ def settings(constructor: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(constructor)
     def made(*args: P.args, **kwargs: P.kwargs) -> None:
+        if kwargs.get("differentiable"):
+            raise NotImplementedError(
+                f"{type(args[0]).__name__}: differentiable=True is not supported: no gradient "
+                "goes through a step"
+            )
+        for name in _EXECUTION:  # how PyTorch is to execute a step, which is one program here
+            kwargs.pop(name, None)
         constructor(*args, **kwargs)  # it does nothing, but says which argument does not fit
         bound = signature(constructor).bind(*args, **kwargs)
         bound.apply_defaults()

@@ -131,10 +131,17 @@ def test_like_pytorch(name: str, settings: dict[str, Any]) -> None:
                 np.testing.assert_allclose(ours["state"][k][n].numpy(), x.numpy(), 1e-8, 1e-8)
 
 
-def test_one_way_to_execute() -> None:
-    """Settings of PyTorch that say how a step is executed mean nothing here."""
-    with pytest.raises(TypeError, match="fused"):
-        optim.Adam([Tensor(nd.zeros(1), requires_grad=True)], fused=True)  # type: ignore[call-arg]
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adafactor"])
+def test_one_way_to_execute(name: str) -> None:
+    """Settings of PyTorch that say how a step is executed change nothing; a gradient would."""
+    x = Tensor(nd.zeros(1), requires_grad=True)
+    kind: Any = getattr(optim, name)
+    chosen = kind([x], foreach=None, differentiable=False, capturable=True)
+    assert chosen.defaults == kind([x]).defaults
+    with pytest.raises(TypeError, match="fusd"):
+        kind([x], fusd=True)
+    with pytest.raises(NotImplementedError, match=f"{name}: differentiable"):
+        kind([x], differentiable=True)
 
 
 def test_without_jit_and_in_float32() -> None:

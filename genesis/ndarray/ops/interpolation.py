@@ -165,10 +165,9 @@ def _sizes(
         raise ValueError("interpolate: give size or scale_factor")
     factors: list[float | None] = [None] * rank
     if size is not None:
-        given: list[Dim] = [size] * rank if isinstance(size, int) else list(map(as_size, size))
-        wanted = given * rank if len(given) == 1 else given
+        wanted: list[Dim] = [size] * rank if isinstance(size, int) else list(map(as_size, size))
         if len(wanted) != rank:
-            raise ValueError(f"interpolate: size {size} is for {len(given)} axes, not {rank}")
+            raise ValueError(f"interpolate: size {size} is for {len(wanted)} axes, not {rank}")
     else:
         assert scale_factor is not None
         one = isinstance(scale_factor, int | float)

@@ -36,7 +36,8 @@ def get_total_norm(
     norms = [linalg.vector_norm(x.array, order) for x in _listed(tensors)]
     if not norms:
         return Tensor(nd.array(0.0))
-    total: NDArray = norms[0] if len(norms) == 1 else linalg.vector_norm(nd.stack(norms), order)
+    is_own = len(norms) == 1 and order != 0  # order 0 counts the tensors that are not zero
+    total: NDArray = norms[0] if is_own else linalg.vector_norm(nd.stack(norms), order)
     if error_if_nonfinite and not nd.isfinite(total).item():
         raise RuntimeError(
             f"get_total_norm: the norm of order {order} is {total.item()}; to go on all the same, "
