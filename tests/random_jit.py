@@ -103,7 +103,7 @@ class Snapshot:
             self._add(x)
 
     def _add(self, x: Any) -> None:
-        if isinstance(x, Jit):
+        while isinstance(x, Jit):
             x = x.__wrapped__  # type: ignore[attr-defined]
         kind = type(x)
         self.data.append(kind.__name__)

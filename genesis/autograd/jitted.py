@@ -108,10 +108,11 @@ class JitTape:
         array = template.add(x.array)
         own = template.add(x.__dict__) if x.__dict__ else None
         base = x.base
-        seen = template.add(base) if base is not None and self._is_there(base) else None
+        seen = None if base is None else template.add(base)  # a later write to one is the other's
         with recorded_by(self._recorder):
             creator = x.creator
-        chain = self._chain(creator) if seen is not None else None
+        is_there = base is not None and self._is_there(base)
+        chain = self._chain(creator) if is_there else None
         if seen is not None and chain is not None:
             return self._view(x, chain, array, seen, own)
         self._made.append(x)

@@ -457,7 +457,7 @@ class Recording:
             raise Aliased(found)
 
     def _simple_result(self, result: Any, fresh: Mapping[Storage, int]) -> Any:
-        """How to make a result that is one new array, wrapped or not, or a tuple of those.
+        """How to make a result that is one new array, wrapped or not, or a tuple of different ones.
 
         None for others. That is what most functions return, and to be made without detours.
         """
@@ -475,6 +475,8 @@ class Recording:
             if array.steps or array.storage not in fresh:
                 return None
             makers.append((fresh[array.storage], wrap, rest))
+        if len({number for number, *_ in makers}) < len(makers):
+            return None  # each would have a storage of its own
         return several, makers
 
     def _compile(
