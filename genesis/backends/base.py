@@ -67,6 +67,8 @@ class Chip:
     """
 
     passes: ClassVar[str] = "genesis.compiler.cpu:PASSES"
+    #: Whether threads that add to one element at a time wait for each other.
+    contends_in_scatters: ClassVar[bool] = False
 
     name: str
     vector_bytes: int
@@ -89,6 +91,7 @@ class GPU(Chip):
     """
 
     passes: ClassVar[str] = "genesis.compiler.gpu:PASSES"
+    contends_in_scatters: ClassVar[bool] = True  # thousands of them, by atomic additions
 
     multiprocessors: int
     memory_bytes: int
@@ -338,6 +341,8 @@ class Backend(ABC):
     """A device that runs kernels."""
 
     name: str
+    #: Whether the host reads and writes its memory by address, as soon as a program has returned.
+    has_host_memory: ClassVar[bool] = False
 
     @property
     @abstractmethod

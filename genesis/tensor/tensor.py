@@ -33,6 +33,7 @@ from genesis.ndarray import any as any_of
 from genesis.ndarray.core.interop import from_numpy, shared
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.primitive import kind_rank
+from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import Changes, Extended, Recorder, thread
 from genesis.ndarray.ops.indexing import setitem
@@ -373,13 +374,13 @@ class Tensor(Contents, Methods, Operators):
 
         They see what is written to it by `numpy()`; a write to the tensor gives it other memory.
         """
-        if self.device != "cpu" or not self.is_leaf:
+        if not backend_of(self.device).has_host_memory or not self.is_leaf:
             raise RuntimeError("share_memory_: only leaves in the host's memory can be shared")
         contents = self.detach().numpy()
         pages = mmap(-1, max(contents.nbytes, 1))
         there = np.frombuffer(pages, contents.dtype, contents.size).reshape(contents.shape)
         there[...] = contents
-        self.data = Tensor(from_numpy(there))
+        self.data = Tensor(from_numpy(there, self.device))
         return self
 
     def resized(self, name: str, shape: Any) -> None:

@@ -1,6 +1,7 @@
 """Promises of the project as a whole: its wheel, the cost of importing it, its source."""
 
 import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -136,6 +137,23 @@ def test_no_wildcard_imports() -> None:
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
     ]
     assert not wild
+
+
+#: Code that knows a kind of chip by name: a device or backend compared with one of them.
+NAMED_CHIP = re.compile(r"""(device|where|backend\.name)\b *[!=]= *["'](cpu|cuda|hip)["']""")
+
+
+def test_no_layer_asks_what_kind_of_chip_it_is_on() -> None:
+    """Backends and chips state what they can; only how an array is written out names its device."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for layer in ("functional", "autograd", "ndarray", "compiler")
+        for path in sorted((ROOT / "genesis" / layer).rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if (NAMED_CHIP.search(line) or re.search(r"isinstance\(.*\b[CG]PU\b", line))
+        and "device={x.device!r}" not in line
+    ]
+    assert not found, found
 
 
 def test_the_core_stays_small() -> None:

@@ -212,6 +212,7 @@ class CPUBackend(base.Backend):
     """The host's processors."""
 
     name = "cpu"
+    has_host_memory = True
 
     def __init__(self) -> None:
         self._loaded: WeakValueDictionary[str, _Code] = WeakValueDictionary()

@@ -60,7 +60,7 @@ def from_numpy(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
     dtype = as_dtype(source.dtype.newbyteorder("="))
     itemsize = dtype.itemsize
     shared = (
-        where == "cpu"
+        backend_of(where).has_host_memory
         and source.dtype.isnative
         and source.flags.aligned
         and all(stride % itemsize == 0 for stride in source.strides)
@@ -150,7 +150,7 @@ def is_steady(value: Value) -> bool:
 def _is_ours_again(value: Value) -> bool:
     """Whether nobody has memory any more that was shared."""
     assert value.memory is not None
-    if value.device != "cpu" or holders({value.memory: None}, [1])[0]:
+    if not backend_of(value.device).has_host_memory or holders({value.memory: None}, [1])[0]:
         return False
     value.memory.owner = None
     return True
@@ -200,7 +200,7 @@ def window(x: NDArray) -> npt.NDArray[Any]:
     value = _realised(x)
     assert value.memory is not None
     backend = backend_of(value.device)
-    if value.device != "cpu":
+    if not backend.has_host_memory:
         settle(wait=True)
     return backend.download(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]
 
@@ -219,9 +219,8 @@ def shared(x: NDArray) -> npt.NDArray[Any]:
 
     Until the array is written here: that gives it other memory.
     """
-    if x.device != "cpu":
-        return window(x)
-    _share(x)
+    if backend_of(x.device).has_host_memory:
+        _share(x)
     return window(x)
 
 
@@ -271,7 +270,7 @@ def item(x: NDArray) -> Any:
     if any(s != 1 for s in x.shape):
         raise ValueError(f"item: an array of shape {x.shape} has more or less than one element")
     value = _realised(x)
-    reader = _READERS.get(x.dtype) if value.device == "cpu" else None
+    reader = _READERS.get(x.dtype) if backend_of(value.device).has_host_memory else None
     if reader is None:
         found = window(x).item()
     else:  # a view would cost more than the rest

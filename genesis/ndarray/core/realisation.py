@@ -338,9 +338,10 @@ def _check(
 def read_code(value: Value) -> int:
     """The number in a realised value of `checks.codes`."""
     assert value.memory is not None
-    if value.device == "cpu":  # a view would cost more than everything else about a check
+    backend = backend_of(value.device)
+    if backend.has_host_memory:  # a view would cost more than everything else about a check
         return c_uint64.from_address(value.memory.pointer).value
-    return int(backend_of(value.device).download(value.memory, value.dtype, ()).item())
+    return int(backend.download(value.memory, value.dtype, ()).item())
 
 
 def _selection(graph: PendingGraph) -> _Selection:

@@ -13,6 +13,7 @@ from genesis.ir.dtype import float64, int32, int64
 from genesis.ir.size import Dim, Size, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.creation import zeros
@@ -189,7 +190,7 @@ def max_pool_gradient(
     A core goes from window to window and adds. Where many threads would have to wait for each
     other then, each element looks at the few windows it lies in instead.
     """
-    if gradient.device == "cpu":
+    if not backend_of(gradient.device).chip.contends_in_scatters:
         return put_at_positions(gradient, indices, lengths)
     name, rank = "max_pool_gradient", len(lengths)
     window = _window(name, rank, kernel_size, stride, padding, dilation)

@@ -99,7 +99,7 @@ class Replay:
         for slot in range(recording.inputs, program.buffers):
             if _is_steady(recording.constants[slot - recording.inputs]):
                 steady.add(slot)
-        may = recording.budget is None and recording.device == "cpu"
+        may = recording.budget is None and program.backend.has_host_memory
         if recording.kept is None and may:
             recording.kept = Kept(program, sizes, steady)
         kept = recording.kept
@@ -128,7 +128,7 @@ class Replay:
         recording = self.recording
         others = (
             recording.neighbours, recording.passed, self._reused, self._spent, recording.apart_from,
-            self.writes, recording.forms, recording.device != "cpu",
+            self.writes, recording.forms, not recording.program.backend.has_host_memory,
         )  # fmt: skip
         own = max(recording.fresh, default=0) < len(self._outputs)
         return recording.simple is not None and own and not any(others)
