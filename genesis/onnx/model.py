@@ -233,10 +233,28 @@ class Model(nn.Module):
                 return found
             return self.run(graph, self._scope(graph, args, scope))
 
+        def known(*args: Any) -> list[Any]:
+            return self._known(graph, self._scope(graph, args, scope))
+
+        body.known = known  # type: ignore[attr-defined]
         body.inputs, body.outputs = graph.inputs, graph.outputs  # type: ignore[attr-defined]
         body.steps = len(graph.steps)  # type: ignore[attr-defined]
         body.recorded = bodies is not None and not bodies  # type: ignore[attr-defined]
         return body
+
+    def _known(self, graph: Graph, scope: Scope) -> list[Any]:
+        """The outputs as far as no contents of tensors are needed, and ``...`` for the others."""
+        for step in graph.steps:
+            args = [scope[n] if n else None for n in step.inputs]
+            of_shape = step.kind in ("Shape", "Size")
+            ready = step.host is not None and not any(True for _ in step.subgraphs())
+            if not ready or any(x is ... or not (of_shape or on_host(x)) for x in args):
+                scope.update(dict.fromkeys(step.outputs, ...))
+            else:
+                found = self.computed(step, args, scope)
+                scope.update(zip(step.outputs, found, strict=False))
+        found = [scope[name] if name else None for name in graph.outputs]
+        return [x if on_host(x) else ... for x in found]
 
     def _defined(self, step: Step, args: list[Any]) -> tuple[Any, ...]:
         """The results of an operator that the standard defines by others."""

@@ -191,6 +191,50 @@ def test_a_long_loop_is_no_long_program():
         agrees(whole, {"x": np.ones(2, np.float32)}, programs=programs)
 
 
+def recurrent(changes):
+    """A recurrence that counts in what it carries, as Keras writes it, to the length of the input.
+
+    Its rounds also carry the sum of the numbers so far; where it `changes`, a tensor that grows.
+    """
+    body = [
+        node("Add", ["t", "one"], ["t_out"]), node("Add", ["sum", "t_out"], ["sum_out"]),
+        node("Gather", ["x", "t"], ["now"]), node("MatMul", ["h", "w"], ["turned"]),
+        node("Add", ["now", "turned"], ["a"]), node("Cast", ["sum"], ["f"], to=F),
+        node("Div", ["a", "f"], ["b"]), node("Tanh", ["b"], ["h_out"]),
+        node("Identity", ["h_out"], ["y"]),
+        node("Concat", ["rest", "h_out"], ["rest_out"], axis=0) if changes
+        else node("Add", ["rest", "h_out"], ["rest_out"]),
+        node("Less", ["t_out", "n"], ["going"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        body, "body",
+        [info("k", N, []), info("c", B, []), info("t", N, []), info("sum", N, []),
+         info("n", N, []), info("h", F, [1, 3]), info("rest", F, ["r", 3])],
+        [info("going", B, []), info("t_out", N, None), info("sum_out", N, None),
+         info("n", N, []), info("h_out", F, None), info("rest_out", F, None),
+         info("y", F, None)],
+    )  # fmt: skip
+    steps = [
+        node("Shape", ["x"], ["shape"]), node("Gather", ["shape", "none"], ["n0"]),
+        node("Less", ["none", "n0"], ["any"]),
+        node("Loop", ["", "any", "none", "one", "n0", "start", "start"],
+             ["t9", "sum9", "n9", "h9", "rest9", "ys"], body=graph),
+    ]  # fmt: skip
+    given = [
+        constant("one", 1), constant("none", 0), constant("start", np.ones((1, 3), np.float32)),
+        constant("w", np.random.default_rng(3).standard_normal((3, 3)).astype(np.float32)),
+    ]  # fmt: skip
+    outputs = [info(n, N, None) for n in ("t9", "sum9")]
+    outputs += [info(n, F, None) for n in ("h9", "rest9", "ys")]
+    return helper.make_graph(steps, "g", [info("x", F, ["n", 1, 3])], outputs, given)
+
+
+@pytest.mark.parametrize("changes, programs", [(False, 1), (True, None)])
+def test_loops_that_count_in_what_they_carry_are_part_of_the_program(changes, programs):
+    xs = [np.random.default_rng(n).standard_normal((n, 1, 3)).astype(np.float32) for n in (70, 90)]
+    agrees(recurrent(changes), *({"x": x} for x in xs), programs=programs)
+
+
 def test_models_of_16_bits_are_computed_in_32():
     rng = np.random.default_rng(2)
     half = TensorProto.FLOAT16

@@ -44,12 +44,15 @@ def loop(count: Host = None, condition: Host = None, *carried: Operand, body: Bo
     if count is not None and condition is None and limit > _MOST_ROUNDS:
         raise ValueError(f"a loop of {limit} rounds; {_MOST_ROUNDS} are supported")
     going = True if condition is None else bool(condition.reshape(()))
+    unrolled = _MOST_UNROLLED // max(1, body.steps)  # type: ignore[attr-defined]
+    if body.recorded and going and limit > unrolled:  # type: ignore[attr-defined]
+        rounds = _rounds(limit, carried, body)
+        if len(rounds) - 1 > unrolled:
+            return _repeated(rounds, carried, body)
     state = list(carried)
     rows: list[list[Any]] | None = None
     step = 0
     while going and step < limit:
-        if body.recorded and step * body.steps > _MOST_UNROLLED:  # type: ignore[attr-defined]
-            raise CaptureError("Loop: too long to be part of a program")
         again, *results = body(np.array(step, np.int64), np.array(True), *state)
         state, new = results[: len(carried)], results[len(carried) :]
         rows = [[] for _ in new] if rows is None else rows
@@ -61,6 +64,56 @@ def loop(count: Host = None, condition: Host = None, *carried: Operand, body: Bo
             raise ValueError(f"a loop of more than {_MOST_ROUNDS} rounds")
     scans = len(body.outputs) - 1 - len(carried)  # type: ignore[attr-defined]
     return (*state, *(_stacked(row) for row in (rows or [[] for _ in range(scans)])))
+
+
+def _rounds(limit: int, carried: Sequence[Any], body: Body) -> list[list[Any]]:
+    """What is carried into every round of a loop and out of the last; tensors as they began."""
+    rounds, going = [list(carried)], True
+    while going and len(rounds) <= limit:
+        if len(rounds) > _MOST_ROUNDS:
+            raise ValueError(f"a loop of more than {_MOST_ROUNDS} rounds")
+        state, step = rounds[-1], np.array(len(rounds) - 1, np.int64)
+        again, *after = body.known(step, np.array(True), *state)  # type: ignore[attr-defined]
+        if again is ...:
+            raise CaptureError("Loop: only contents say how long it is")
+        lost = [k for k, x in enumerate(after[: len(carried)]) if x is ... and on_host(state[k])]
+        if lost:  # not known after all: begin again without them
+            given = [as_tensor(x) if k in lost else x for k, x in enumerate(carried)]
+            return _rounds(limit, given, body)
+        pairs = zip(carried, after, strict=False)
+        rounds.append([now if on_host(first) else first for first, now in pairs])
+        going = bool(again.reshape(()))
+    return rounds
+
+
+def _repeated(rounds: list[list[Any]], carried: Sequence[Any], body: Body) -> Any:
+    """A loop whose rounds are counted, as one that is compiled once."""
+    first, count = rounds[0], len(rounds) - 1
+    moving = [k for k, x in enumerate(first) if not on_host(x)]
+    steady = {k for k, x in enumerate(first) if on_host(x) and _is_same(rounds, k)}
+    counted = [k for k in range(len(first)) if k not in moving and k not in steady]
+    numbers = np.arange(count, dtype=np.int64)
+
+    def step(carry: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        state = {k: first[k] for k in steady}
+        state |= dict(zip((*moving, *counted), (*carry, *given[1:]), strict=True))
+        args = [state[k] for k in range(len(first))]
+        _, *results = body(given[0], np.array(True), *args)
+        after = tuple(as_tensor(results[k]) for k in moving)
+        return after, tuple(as_tensor(y) for y in results[len(first) :])
+
+    along = [as_tensor(np.stack([state[k] for state in rounds[:-1]])) for k in counted]
+    try:
+        last, ys = repeat(step, tuple(first[k] for k in moving), (as_tensor(numbers), *along))
+    except (TypeError, ValueError) as error:  # what is carried changes its form, or has none
+        raise CaptureError(f"Loop: {error}") from None
+    end = dict(zip(moving, last, strict=True))
+    return (*(end.get(k, rounds[-1][k]) for k in range(len(first))), *ys)
+
+
+def _is_same(rounds: list[list[Any]], k: int) -> bool:
+    first = rounds[0][k]
+    return first is None or all(np.array_equal(first, state[k]) for state in rounds)
 
 
 def _stacked(values: list[Any]) -> Any:
