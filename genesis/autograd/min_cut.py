@@ -5,7 +5,8 @@ is. Both have a price, in the units of `genesis.compiler.fuse.cost`. What is sav
 second program, and stored by the first unless it does so anyway. What is computed again costs its
 arithmetic, and a store and a load where an operation that does not fuse reads it. Only elementwise
 operations and movement are computed again; loops, contractions and reductions never are. The
-cheapest choice is a minimum cut through the graph of values.
+cheapest choice is a minimum cut through the graph of values; among equals the one that computes
+least again.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class Network:
             self._left.append(c)
 
     def cut(self, source: int, sink: int) -> set[int]:
-        """The vertices on the source's side of the minimum cut that is nearest to it (Dinic)."""
+        """The vertices on the source's side of the minimum cut that is nearest to the sink (Dinic)."""
         while sink in (levels := self._levels(source)):
             tried = [0] * len(self._edges)
             while path := self._path(source, sink, levels, tried):
@@ -190,7 +191,17 @@ class Network:
                 for e in path:
                     self._left[e] -= flow
                     self._left[e ^ 1] += flow
-        return set(levels)
+        return set(range(len(self._edges))) - self._reaching(sink)
+
+    def _reaching(self, sink: int) -> set[int]:
+        """The vertices from which the sink can still be reached."""
+        found = {sink}
+        for v in (queue := [sink]):
+            for e in self._edges[v]:
+                if self._left[e ^ 1] and self._ends[e] not in found:
+                    found.add(self._ends[e])
+                    queue.append(self._ends[e])
+        return found
 
     def _levels(self, source: int) -> dict[int, int]:
         """How far from the source the vertices are that can still be reached."""
