@@ -59,8 +59,13 @@ class Subgraph:
         "single", "_parts",
     )  # fmt: skip
 
-    def __init__(self, inputs: Sequence[Value], roots: Sequence[Value]) -> None:
-        """The values between inputs and roots; nothing but the inputs may lie in memory."""
+    def __init__(
+        self, inputs: Sequence[Value], roots: Sequence[Value], is_step: bool = False
+    ) -> None:
+        """The values between inputs and roots; nothing but the inputs may lie in memory.
+
+        A copy makes a graph deeper by its height, or by one step where that is what is bounded.
+        """
         places = {v: k for k, v in enumerate(inputs)}
         heights = [0] * len(inputs)
         same: dict[Any, int] = {}  # equal values are made once
@@ -77,7 +82,7 @@ class Subgraph:
             if place == len(heights):
                 heights.append(made.height)
                 self.made.append(made)
-        self.height = max(heights, default=0)
+        self.height = 1 if is_step else max(heights, default=0)
         self.order = places  #: the values themselves, and where they are among all
         self.inputs = len(inputs)
         #: Whether indices in a copy are in range, as far as that is known; None: there are none.
@@ -99,7 +104,8 @@ class Subgraph:
             if place >= self.inputs and place not in self.outputs:
                 made = self.made[place - self.inputs]
                 self.outputs.append(place)
-                self._parts.append((new_form(), made.height, made.dtype, made.shape))
+                height = min(made.height, self.height)
+                self._parts.append((new_form(), height, made.dtype, made.shape))
         given = {place: k for k, place in enumerate(self.outputs, self.inputs)}
         return [given.get(place, place) for place in places]
 

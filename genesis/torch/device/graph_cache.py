@@ -99,7 +99,7 @@ class Recorded:
                     results = copies.kernel(*given, **named)
                 roots: list[NDArray] = []
                 shape = _shape(results, roots)
-                graph = Subgraph(inputs, [x.value for x in roots])
+                graph = Subgraph(inputs, [x.value for x in roots], is_step=True)
                 if thread.written:
                     raise NotASubgraph("something is written")
             finally:

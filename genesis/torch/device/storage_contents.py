@@ -42,10 +42,10 @@ runtime = load()
 #: The contents of storages by address, each as seen by a tensor of the layout of that number.
 contents: dict[int, tuple[Any, int]] = {}
 
-#: After this many operators what was written is computed, at a write,
+#: After this many operators what was written is computed, where a loop begins its next turn,
 MAX_PENDING = 1000
-#: or after this many of them in a row. Arrays have such bounds as well, but those cut anywhere.
-MAX_DEPTH = 2000
+#: and after this many at any write. Arrays have a bound as well, but theirs cuts anywhere.
+MOST_PENDING = 3 * MAX_PENDING
 
 #: Layouts of tensors that are remembered; those of contents always are.
 MAX_LAYOUTS = 1 << 14
@@ -304,7 +304,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self.operators = 0
-        self.written: list[ref[Storage]] = []
+        self.written: dict[ref[Storage], None] = {}
         self.lasting: WeakSet[Storage] = WeakSet()  # written before as well
         self.cut: ref[Storage] | None = None  # the storage at whose write the graph was cut
 
@@ -316,23 +316,27 @@ def _note(storage: Storage) -> None:
     """A storage was written. A graph that has grown too large is computed here.
 
     A loop should be cut at the same place in every turn, so that it meets the same programs: where
-    a storage is written that outlives the turn, and then always at this one.
+    a storage is written that outlives the turn, and then always at this one. Who asks for a number
+    in every turn is not to be cut at all, so it must have been written in the turn before as well.
     """
-    progress.written.append(ref(storage))
+    mark = ref(storage)
+    again = mark in progress.written
+    progress.written[mark] = None
+    pending = max(progress.operators, storage.actual.depth)
     if thread.eager:
         realize([])
-    elif progress.operators > MAX_PENDING or storage.actual.depth > MAX_DEPTH:
+    elif pending > MAX_PENDING:
         awaited = progress.cut() if progress.cut is not None else None
         here = storage in progress.lasting if awaited is None else storage is awaited
-        if here or progress.operators > 4 * MAX_PENDING:
-            progress.cut = ref(storage)
+        if (here and again) or pending > MOST_PENDING:
+            progress.cut = mark
             realize([])
 
 
 def realize(values: Iterable[Value]) -> None:
     """Compute values, and all that was written."""
     runtime.collect()
-    written, progress.written = progress.written, []
+    written, progress.written = progress.written, {}
     progress.operators = 0
     alive = dict.fromkeys(s for w in written if (s := w()) is not None)
     with recorded():
