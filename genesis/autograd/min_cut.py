@@ -183,7 +183,7 @@ class Network:
             self._left.append(c)
 
     def cut(self, source: int, sink: int) -> set[int]:
-        """The vertices on the source's side of the minimum cut that is nearest to the sink (Dinic)."""
+        """The vertices on the source's side of the minimum cut nearest to the sink (Dinic)."""
         while sink in (levels := self._levels(source)):
             tried = [0] * len(self._edges)
             while path := self._path(source, sink, levels, tried):
