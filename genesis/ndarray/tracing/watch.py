@@ -184,6 +184,8 @@ class Watch:
         """What to look at in a code object; nothing in Genesis itself."""
         plan = _plans.get(code)
         if plan is None:
+            while len(_plans) >= MOST_PLANS:  # they keep the code of functions that are gone
+                del _plans[next(iter(_plans))]
             plan = _plans[code] = _plan(code, str(names.get("__name__")))
         return plan
 
@@ -1141,6 +1143,7 @@ def _plan_of(code: CodeType) -> Plan:
 
 
 _plans: dict[CodeType, Plan] = {}
+MOST_PLANS = 4096  #: of code, at a time
 _EMPTY_PLAN: Plan = {-1: None}  # of code that is watched, with nothing to look at
 
 #: By instruction: what is done before it, and what that is given besides the frame.
