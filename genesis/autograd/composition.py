@@ -42,7 +42,7 @@ from genesis.functional.function import (
 )
 from genesis.functional.movement import View
 from genesis.ir import ops
-from genesis.ir.dtype import DType
+from genesis.ir.dtype import DType, default_float
 from genesis.ir.node import topological
 from genesis.ndarray import NDArray, zeros
 from genesis.ndarray.core import primitive
@@ -370,7 +370,7 @@ def _copy(
     ):
         return _NONE
     recording = state.enabled and function is not plain
-    key: list[Any] = [name, recording, *names]
+    key: list[Any] = [name, recording, default_float(), *names]
     arrays: list[NDArray] = []
     edges: list[Edge | None] = []
     for x in given:

@@ -16,7 +16,7 @@ from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import with_gradient, wrapped
 from genesis.functional.joining import cat, roll
 from genesis.functional.movement import narrow
-from genesis.ir.dtype import float32, float64
+from genesis.ir.dtype import float32, float64, floating
 from genesis.ndarray import fft as arrays
 
 #: The scale of a transform's adjoint: 1, 1/n or its root are the other way round there.
@@ -77,7 +77,7 @@ def _prepared(name: str, x: Any, n: int | None, dim: int, norm: str | None) -> A
     if scale not in _OPPOSITE:
         raise ValueError(f"fft.{name}: norm is one of {tuple(_OPPOSITE)}, not {norm!r}")
     if x.dtype.real not in (float32, float64):
-        x = cast(x, float32)
+        x = cast(x, float64 if floating(x.dtype) is float64 else float32)
     return x, axis, length, scale
 
 

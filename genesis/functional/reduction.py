@@ -13,7 +13,7 @@ from genesis.functional.error_messages import normal_dim, normal_dims
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.movement import expand, permute, reshape
 from genesis.functional.registry import method
-from genesis.ir.dtype import bool_, float32, int64, uint8
+from genesis.ir.dtype import bool_, floating, int64, uint8
 from genesis.ir.size import Size, product
 from genesis.ndarray.ops.variance_and_distance import Extrema
 
@@ -382,8 +382,7 @@ def _logsumexp(x: Any, dims: Any, keepdim: bool) -> Any:
 @method
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """``log(sum(exp(input)))`` over dimensions, without overflow."""
-    if not (input.dtype.is_float or input.dtype.is_complex):
-        input = cast(input, float32)
+    input = cast(input, floating(input.dtype))
     dims = _dims("logsumexp", input, dim)
     if not input.dtype.is_complex:
         return _logsumexp(input, dims, keepdim)

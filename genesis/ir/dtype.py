@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -190,6 +193,42 @@ def as_dtype(spec: Any) -> DType:
         raise TypeError(f"{spec!r} is not a Genesis dtype; use one of: {names}") from None
 
 
+class _DefaultFloat(threading.local):
+    """What integers become where floating point is needed, and Python's floats on their own."""
+
+    everywhere: DType = float32
+    here: DType | None = None
+
+
+_default_float = _DefaultFloat()
+
+
+def default_float() -> DType:
+    """The floating-point type of what no operand gives one: ``integers / 2``."""
+    return _default_float.here or _DefaultFloat.everywhere
+
+
+def set_default_float(dtype: DType) -> None:
+    """Set the default of the process."""
+    _DefaultFloat.everywhere = dtype
+
+
+@contextmanager
+def default_float_is(dtype: DType) -> Iterator[None]:
+    """Another default in this thread, for the calls of a library with a default of its own."""
+    before = _default_float.here
+    _default_float.here = dtype
+    try:
+        yield
+    finally:
+        _default_float.here = before
+
+
+def floating(dtype: DType) -> DType:
+    """The type itself if it is floating point or complex, the default for bool and integers."""
+    return dtype if dtype.is_float or dtype.is_complex else default_float()
+
+
 def weak(value: Number) -> DType:
     """The type a Python scalar has on its own: bool, int64, float32 or complex64."""
     if isinstance(value, bool):
@@ -230,9 +269,11 @@ def promote(a: DType, b: DType) -> DType:
 def promote_scalar(array: DType, value: Number) -> DType:
     """The type of an array combined with a Python scalar: the array's unless the kind is higher."""
     scalar = weak(value)
+    if _CATEGORY[scalar.kind] <= _CATEGORY[array.kind]:
+        return array
     if scalar.is_complex:
-        return array.complex
-    return scalar if _CATEGORY[scalar.kind] > _CATEGORY[array.kind] else array
+        return floating(array).complex
+    return default_float() if scalar.is_float else scalar
 
 
 def encode(value: Scalar, dtype: DType) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from genesis.ir.dtype import DType, float32, float64
+from genesis.ir.dtype import DType, float32, float64, floating
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.complexes import conj
 from genesis.ndarray.ops.creation import arange
@@ -32,7 +32,7 @@ def _prepared(
     if norm is not None and norm not in _NORMS:
         raise ValueError(f"fft.{name}: norm is one of {_NORMS}, not {norm!r}")
     if x.dtype.real not in (float32, float64):
-        x = x.astype(float32)
+        x = x.astype(float64 if floating(x.dtype) is float64 else float32)
     return moveaxis(x, axis, -1), length, norm or "backward"
 
 

@@ -21,6 +21,7 @@ from genesis.ir.dtype import (
     as_dtype,
     bfloat16,
     bool_,
+    default_float,
     float16,
     float32,
     float64,
@@ -28,6 +29,7 @@ from genesis.ir.dtype import (
     int16,
     int32,
     int64,
+    set_default_float,
     uint8,
 )
 from genesis.ndarray import NDArray, random
@@ -40,30 +42,25 @@ from genesis.tensor.tensor import Tensor
 # ---- the default dtype
 
 
-class _Default:
-    """What floats become where no dtype is given; one setting for the process, as in PyTorch."""
-
-    dtype: DType = float32
-
-
-_default = _Default()
-
-
 def get_default_dtype() -> DType:
     """The dtype of new floating-point tensors."""
-    return _default.dtype
+    return default_float()
 
 
 def set_default_dtype(d: Any) -> None:
-    """Make new tensors of floats have this dtype.
+    """Make floats have this dtype where nothing gives another; one setting for the process.
 
-    It decides what the functions that make tensors give. What arithmetic makes of integers, such
-    as their quotient, stays float32.
+    It decides what the functions that make tensors give, and what arithmetic makes of integers:
+
+    >>> genesis.set_default_dtype(genesis.float64)
+    >>> (genesis.tensor([1, 2]) / 3).dtype
+    float64
+    >>> genesis.set_default_dtype(genesis.float32)
     """
     dtype = as_dtype(d)
     if not dtype.is_float:
         raise TypeError(f"set_default_dtype: only floating-point types can be default, not {dtype}")
-    _default.dtype = dtype
+    set_default_float(dtype)
     Changes.count += 1
 
 
@@ -71,7 +68,7 @@ counted_surroundings.append((get_default_dtype, set_default_dtype))
 
 
 def _float(dtype: Any) -> DType:
-    return _default.dtype if dtype is None else as_dtype(dtype)
+    return default_float() if dtype is None else as_dtype(dtype)
 
 
 def _sizes(size: tuple[Any, ...]) -> Any:
@@ -119,9 +116,9 @@ def _contents(data: Any, dtype: Any) -> tuple[Any, Any]:
     if dtype is None and _is_numpys(data):
         return found, dtype
     if dtype is None and found.dtype.kind == "f":
-        dtype = _default.dtype
+        dtype = default_float()
     if dtype is None and found.dtype.kind == "c":
-        dtype = _default.dtype.complex
+        dtype = default_float().complex
     return found, dtype
 
 
@@ -217,9 +214,9 @@ def full(
         array = nd.expand(nd.asarray(fill_value.array, dtype, device), _sizes((size,))).copy()
         return Tensor(array, requires_grad)
     if dtype is None and isinstance(fill_value, float):
-        dtype = _default.dtype
+        dtype = default_float()
     if dtype is None and isinstance(fill_value, complex):
-        dtype = _default.dtype.complex
+        dtype = default_float().complex
     return Tensor(_filled(size, fill_value, dtype, device), requires_grad)
 
 
@@ -317,7 +314,7 @@ def arange(
     if step == 0 or (isinstance(end, int | float) and (end - start) * step < 0):
         raise ValueError(f"arange: from {start} to {end} does not go in steps of {step}")
     if dtype is None and any(isinstance(x, float) for x in (start, end, step)):
-        dtype = _default.dtype
+        dtype = default_float()
     if dtype is not None and as_dtype(dtype).is_integer:
         start, end, step = _whole(start, end, step, as_dtype(dtype))
     return Tensor(nd.arange(start, end, step, dtype, device), requires_grad)

@@ -56,7 +56,7 @@ class Subgraph:
 
     __slots__ = (
         "checks", "form", "height", "inputs", "made", "order", "outputs", "places", "plain",
-        "single", "_parts",
+        "single", "parts",
     )  # fmt: skip
 
     def __init__(
@@ -92,7 +92,8 @@ class Subgraph:
         )
         #: Where among all are the values that a copy gives, by their numbers among what it gives.
         self.outputs: list[int] = []
-        self._parts: list[tuple[int, int, DType, Shape]] = []  # their forms and heights
+        #: Their forms, heights, dtypes and shapes.
+        self.parts: list[tuple[int, int, DType, Shape]] = []
         self.places = self.give([places[v] for v in roots])  #: where the roots are in a copy
         self.form = new_form()  #: of its blocks
         alone = self.plain and len(self.made) == 1 and self.checks is None
@@ -105,7 +106,7 @@ class Subgraph:
                 made = self.made[place - self.inputs]
                 self.outputs.append(place)
                 height = min(made.height, self.height)
-                self._parts.append((new_form(), height, made.dtype, made.shape))
+                self.parts.append((new_form(), height, made.dtype, made.shape))
         given = {place: k for k, place in enumerate(self.outputs, self.inputs)}
         return [given.get(place, place) for place in places]
 
@@ -151,7 +152,7 @@ class Subgraph:
             made = self.expand(block)
             return values + [made[place] for place in self.outputs]
         new = Part.__new__
-        for form, height, dtype, shape in self._parts:
+        for form, height, dtype, shape in self.parts:
             value = new(Part)
             value.sources = (block,)
             value.dtype = dtype

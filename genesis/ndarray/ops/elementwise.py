@@ -20,14 +20,13 @@ from genesis.ir.dtype import (
     Number,
     as_dtype,
     bool_,
-    float32,
     float64,
+    floating,
     int64,
     promote,
     promote_scalar,
     uint8,
     uint64,
-    weak,
 )
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, same
@@ -94,7 +93,7 @@ def common_dtype(operands: Sequence[Operand]) -> DType:
     for x in operands:
         if not isinstance(x, NDArray):
             number = 0 if isinstance(x, Size) else x
-            result = weak(number) if result is None else promote_scalar(result, number)
+            result = promote_scalar(bool_ if result is None else result, number)
     assert result is not None
     return result
 
@@ -156,11 +155,6 @@ def _pair(name: str, a: Operand, b: Operand) -> Sequence[Value]:
         elif a.dtype.is_float and (type(b) is float or type(b) is int):
             return a.value, primitive.scalar(b, a.dtype, a.device)
     return values(name, (a, b))
-
-
-def floating(dtype: DType) -> DType:
-    """The type itself if it is floating point, float32 for bool and integers."""
-    return dtype if dtype.is_float or dtype.is_complex else float32
 
 
 def float_value(name: str, x: Operand) -> Value:
@@ -297,7 +291,7 @@ not_equal = _compare(ops.NE, "not_equal", "a != b")
 
 
 def divide(a: Operand, b: Operand, rounding_mode: str | None = None) -> NDArray:
-    """a / b, integers as float32; rounded to an integer if the mode is "trunc" or "floor"."""
+    """a / b, integers in the default float; rounded if the mode is "trunc" or "floor"."""
     if rounding_mode == "floor":
         return floor_divide(a, b)
     if rounding_mode == "trunc":

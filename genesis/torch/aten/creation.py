@@ -14,17 +14,51 @@ from typing import Any
 import torch
 
 from genesis import ndarray as nd
-from genesis.ir.dtype import DType, as_dtype, bool_, complex64, complex128, float64, int64
+from genesis.ir.dtype import (
+    DType,
+    bool_,
+    complex64,
+    complex128,
+    default_float,
+    default_float_is,
+    float64,
+    int64,
+)
 from genesis.ir.size import Dim, Size
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, implements, operators, table
+from genesis.torch.aten.registry import (
+    Implementation,
+    Unsupported,
+    implements,
+    operators,
+    table,
+)
+from genesis.torch.convert import as_dtype
 
 Sizes = Sequence[Dim]
 
 
 def default_dtype() -> DType:
     """The dtype of tensors of Python's floats."""
-    return as_dtype(str(torch.get_default_dtype()).removeprefix("torch."))
+    return as_dtype(torch.get_default_dtype())
+
+
+def with_default_dtype(kernel: Implementation) -> Implementation:
+    """A kernel that makes PyTorch's default dtype of integers where floating point is needed.
+
+    >>> halved = with_default_dtype(lambda x: x / 2)
+    >>> halved(nd.array([1])).dtype
+    float32
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        dtype = default_dtype()
+        if dtype is default_float():
+            return kernel(*args, **kwargs)
+        with default_float_is(dtype):
+            return kernel(*args, **kwargs)
+
+    return run
 
 
 def dtype_of(value: Any) -> DType:

@@ -12,7 +12,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.activation import log_softmax_gradient, softmax_gradient
-from genesis.ir.dtype import DType, bool_, float32, int64, uint8
+from genesis.ir.dtype import DType, bool_, float32, floating, int64, uint8
 from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.precision import wide
@@ -55,8 +55,8 @@ def pair(found: Iterable[NDArray]) -> tuple[NDArray, NDArray]:
 
 
 def inexact(x: NDArray) -> NDArray:
-    """The array itself if it is of floating point or complex, else in float32."""
-    return x if x.dtype.is_float or x.dtype.is_complex else nd.astype(x, float32)
+    """The array itself if it is of floating point or complex, else in the default float."""
+    return nd.astype(x, floating(x.dtype))
 
 
 # ---- sums

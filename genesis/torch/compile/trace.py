@@ -29,6 +29,7 @@ from genesis.ndarray.core.value import Value, recorded_by
 from genesis.ndarray.random import Generator
 from genesis.ndarray.tracing.recorder import Recorder
 from genesis.torch.aten import Unsupported, implementations, name_of
+from genesis.torch.aten.creation import with_default_dtype
 from genesis.torch.aten.registry import drawing_from
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.convert import arguments, as_dtype, from_torch
@@ -222,7 +223,7 @@ class Trace:
         if node.target in _BY_MEMORY:
             args[0], named = self._storage(node, level)
             kwargs |= named
-        result = kernel(*args, **kwargs)
+        result = with_default_dtype(kernel)(*args, **kwargs)
         expected = node.meta.get("val")
         if isinstance(expected, torch.Tensor):
             return self._checked(node, result, expected)

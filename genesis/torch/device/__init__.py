@@ -14,6 +14,10 @@ from typing import Any
 
 import torch
 
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.source_lines import OURS
+from genesis.ndarray.core.storage import Storage
+from genesis.ndarray.core.value import MAX_DEPTH, Block, Part, Value, thread
 from genesis.torch.aten import implementations
 from genesis.torch.device import autocast, cpu_fallback, exchange, generators
 from genesis.torch.device import storage_contents as contents
@@ -60,6 +64,10 @@ def register() -> None:
         generators.seed,
         generators.state,
     )
+    contents.runtime.build_with(
+        Value, Part, Block, Storage, NDArray, thread, contents.progress, OURS, contents.read,
+        MAX_DEPTH,
+    )  # fmt: skip
     keep_parameters()
     exchange.register()
     library = untyped._C._dispatch_library("IMPL", "aten", "")
@@ -70,9 +78,11 @@ def register() -> None:
         library.impl("_copy_from", key, torch.library.fallthrough_kernel, False)
     for name in implementations:
         if name.startswith("aten::") and exists(name) and not _is_view(name):
-            for form in (name, _in_place(name)):
-                if exists(form) and _is_ours(form):
-                    library.impl(form[6:], "PrivateUse1", _first_call(form), False)
+            if _is_ours(name):
+                contents.runtime.implement(library, name[6:], _first_call(name))
+            in_place = _in_place(name)
+            if exists(in_place) and _is_ours(in_place):
+                library.impl(in_place[6:], "PrivateUse1", _first_call(in_place), False)
     everything.fallback("PrivateUse1", cpu_fallback.boxed, False)
     for layout in ("NestedTensor", "Sparse", "SparseCsr"):
         key = f"{layout}PrivateUse1"

@@ -18,7 +18,8 @@ from genesis import ndarray as nd
 from genesis.ndarray.core.device import default_device, on_device
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.primitive import kind_rank
-from genesis.torch.aten.registry import Implementation, Unsupported, drawing_from
+from genesis.torch.aten.creation import with_default_dtype
+from genesis.torch.aten.registry import Implementation, Unsupported, drawing_from, name_of
 from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
 from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.generators import generator_of
@@ -43,6 +44,8 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
 
     `beyond` computes what the kernel does not cover.
     """
+    name = name_of(op)
+    kernel = with_default_dtype(kernel)
     call = _caller(op, kernel)
     strides_of = result_strides(op)
     copies = _copies(op, kernel)
@@ -52,7 +55,10 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
         if copies is not None:
             copied = copies.find(args, kwargs)
             if copied is not None:
-                return copied[0].tensors(copied[1])
+                recorded, inputs = copied
+                if recorded.native is not None:
+                    contents.runtime.remember(name, recorded.native)
+                return recorded.tensors(inputs)
         try:
             result = call(args, kwargs)
         except Unsupported:
@@ -64,6 +70,7 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
 
 def arrays(op: Any, kernel: Implementation) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
     """A function of PyTorch's arguments that gives arrays, as a kernel does."""
+    kernel = with_default_dtype(kernel)
     call = _caller(op, kernel)
     copies = _copies(op, kernel)
 

@@ -12,13 +12,14 @@ schedule, are never met again, and cost no more than looking.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.device import on_device
 from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.storage import Steps
 from genesis.ndarray.core.subgraph import NotASubgraph, Subgraph
 from genesis.ndarray.core.value import Checked, Value, apart, thread
 from genesis.torch.convert import TORCH_DTYPES
@@ -58,13 +59,13 @@ class Copies:
         if recorded is None:
             if form is None or form in self.known or not inputs:
                 return None
-            recorded = self._record(form, args, kwargs)
+            recorded = self._record(form, args, kwargs, inputs)
         if recorded is None or thread.eager or thread.recorder is not None:
             return None
         return recorded, inputs
 
     def _record(
-        self, form: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, form: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Any]
     ) -> Recorded | None:
         if len(self.known) >= MOST:
             self.known.clear()
@@ -76,7 +77,7 @@ class Copies:
             return None
         recorded = None
         with suppress(Exception):  # whatever it is, the kernel has it as well
-            recorded = Recorded(self, args, kwargs)
+            recorded = Recorded(self, args, kwargs, inputs)
         self.known[form] = recorded
         return recorded
 
@@ -84,17 +85,23 @@ class Copies:
 class Recorded:
     """What a kernel builds for arguments of certain forms."""
 
-    __slots__ = ("graph", "_make", "_results")
+    __slots__ = ("graph", "native", "_make", "_results")
 
-    def __init__(self, copies: Copies, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, copies: Copies, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Any]
+    ) -> None:
+        """`tensors` are those among the arguments, as `Runtime.form` gives them."""
         before = thread.pending, thread.written
         with apart():
             thread.pending, thread.written, thread.stands_in = 0, [], True
             try:
                 given, named = copies.arguments(args, kwargs)
                 inputs: list[Value] = []
-                given = [_stand_in(x, inputs) for x in given]
-                named = {name: _stand_in(x, inputs) for name, x in named.items()}
+                remaining = iter(tensors)
+                given = [_stand_in(x, remaining, inputs) for x in given]
+                named = {name: _stand_in(x, remaining, inputs) for name, x in named.items()}
+                if len(inputs) != len(tensors):
+                    raise NotASubgraph("a tensor is no argument of the kernel")
                 with on_device(inputs[0].device):
                     results = copies.kernel(*given, **named)
                 roots: list[NDArray] = []
@@ -117,6 +124,8 @@ class Recorded:
         for place, x, strides in zip(graph.places, roots, layouts, strict=True):
             dtype, index = TORCH_DTYPES[x.dtype], contents.index_of(x.device)
             self._make[place] = x.shape, strides, dtype, index
+        #: The same for `Runtime.remember`; None if the results are no tensors side by side.
+        self.native = _native(graph, self._results, self._make)
 
     def values(self, inputs: list[Any]) -> list[Value]:
         """One more call: its values, the inputs first."""
@@ -142,12 +151,35 @@ class Recorded:
         return _filled(results, lambda place: create(wrap(values[place]), *make[place]))
 
 
-def _stand_in(x: Any, inputs: list[Value]) -> Any:
-    if isinstance(x, NDArray):
-        value = primitive.parameter(x.dtype, x.shape, x.device)
-        inputs.append(value)
-        return wrap(value)
-    return [_stand_in(y, inputs) for y in x] if isinstance(x, list) else x
+def _native(
+    graph: Subgraph, results: Any, make: dict[int, tuple[Any, ...]]
+) -> tuple[Any, ...] | None:
+    places = results if type(results) is tuple else (results,)
+    if not graph.plain or graph.checks is not None:
+        return None
+    if not all(place is None or type(place) is int for place in places):
+        return None
+    single = graph.single
+    alone = None if single is None else (single.op, single.attr, single.inputs, single.several)
+    made = [None if place is None else (place, *make[place]) for place in places]
+    return graph, graph.form, graph.height, alone, graph.parts, made
+
+
+def _stand_in(x: Any, tensors: Iterator[Any], inputs: list[Value]) -> Any:
+    if isinstance(x, list):
+        return [_stand_in(y, tensors, inputs) for y in x]
+    if not isinstance(x, NDArray):
+        return x
+    tensor = next(tensors)
+    seen: Any = x
+    steps: Steps = ()
+    if isinstance(tensor, NDArray):  # what is seen, perhaps through steps, which are part of it
+        if x.storage is not tensor.storage:
+            raise NotASubgraph("a tensor is seen in a way that has no steps")
+        seen, steps = tensor, x.steps
+    value = primitive.parameter(seen.dtype, seen.shape, seen.device)
+    inputs.append(value)
+    return wrap(value).seen_through(*steps)
 
 
 def _shape(results: Any, arrays: list[NDArray]) -> Any:

@@ -185,6 +185,19 @@ def form(args: tuple[Any, ...], named: dict[str, Any], inputs: list[Any]) -> byt
     return None
 
 
+def build_with(*parts: Any) -> None:
+    """Graphs are built in Python."""
+
+
+def implement(library: Any, name: str, function: Callable[..., Any]) -> None:
+    """Let an operator be computed by a function."""
+    library.impl(name, "PrivateUse1", function, False)
+
+
+def remember(name: str, recorded: tuple[Any, ...]) -> None:
+    """Nothing is: no operator has a form."""
+
+
 def keep(tensor: torch.Tensor, what: Any) -> None:
     """Let a storage's contents be `what`, as seen by a tensor."""
     description = describe(tensor)

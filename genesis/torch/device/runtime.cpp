@@ -1,5 +1,6 @@
 // What PyTorch wants from a device in C++: an allocator, a guard, hooks, generators, and the
-// operators that only look at metadata. Everything that computes is Python.
+// operators that only look at metadata. Everything that computes is Python, but for operators that
+// were called before: their graphs are copied here.
 //
 // Storages are real, but their addresses are handles: they lie in a reserved range that nobody can
 // read or write. What a handle stands for is in a Python dictionary, {address: (contents, layout)},
@@ -62,8 +63,11 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
+
+#include <structmember.h>  // before Python 3.12 slots are described there
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -347,9 +351,42 @@ py::object find(const Tensor& t) {
   return py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(entry, 0));
 }
 
+// Whether a tensor sees every element of contents once, and nothing else.
+bool shows_all(const Tensor& t, const Words& layout) {
+  if (t.storage_offset() || layout[2] || t.is_conj() || t.is_neg() || layout[1] || !t.numel())
+    return false;
+  size_t rank = (layout.size() - 3) / 2;
+  int64_t count = 1;
+  for (size_t d = 0; d < rank; d++) count *= layout[3 + d];
+  return int64_t(t.scalar_type()) == layout[0] && t.numel() == count;
+}
+
 // ---- forms: all that the graph of an operator depends on, of its arguments
 
-enum Tag : int64_t { kNone, kBool, kInt, kFloat, kText, kList, kWhole, kView, kObject };
+enum Tag : int64_t { kNone, kBool, kInt, kFloat, kText, kList, kWhole, kSeen, kView, kObject };
+
+// Whether a tensor has a form, which is added to the words, and its contents: what a tensor that
+// shows all of them, perhaps in another shape or order, is a look at; else nothing.
+bool note_tensor(const Tensor& t, Words& words, PyObject** seen) {
+  if (t.device().type() != kDevice || !t.has_storage() || t.layout() != at::kStrided) return false;
+  auto add = [&](std::initializer_list<int64_t> more) { words.insert(words.end(), more); };
+  py::int_ key(address_of(t));
+  PyObject* entry = PyDict_GetItem(contents, key.ptr());
+  int64_t number = entry ? PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 1)) : -1;
+  *seen = entry ? PyTuple_GET_ITEM(entry, 0) : nullptr;
+  const Words& own = words_of(t);
+  if (entry && layouts[number] == own) {
+    add({kWhole, t.device().index(), number});
+    return true;
+  }
+  bool all = entry && shows_all(t, layouts[number]);
+  if (all)
+    add({kSeen, t.device().index(), number, t.dim()});
+  else
+    add({kView, t.device().index(), int64_t(t.scalar_type()), t.dim()}), *seen = nullptr;
+  words.insert(words.end(), own.begin() + 3, own.end());
+  return true;
+}
 
 void note_text(PyObject* text, Words& words) {
   Py_ssize_t length;
@@ -359,24 +396,14 @@ void note_text(PyObject* text, Words& words) {
   for (Py_ssize_t i = 0; i < length; i++) words.push_back(characters[i]);
 }
 
-// Whether an argument has a form. Tensors are added to the inputs: their contents if they see those
-// as they are, else themselves.
+// Whether an argument has a form. Tensors are added to the inputs: the contents that they see all
+// of, else themselves.
 bool note(PyObject* x, Words& words, PyObject* inputs) {
   auto add = [&](std::initializer_list<int64_t> more) { words.insert(words.end(), more); };
   if (THPVariable_Check(x)) {
-    const Tensor& t = THPVariable_Unpack(x);
-    if (t.device().type() != kDevice || !t.has_storage() || t.layout() != at::kStrided) return false;
-    py::int_ key(address_of(t));
-    PyObject* entry = PyDict_GetItem(contents, key.ptr());
-    int64_t number = entry ? PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 1)) : -1;
-    if (entry && layouts[number] == words_of(t)) {
-      add({kWhole, t.device().index(), number});
-      return !PyList_Append(inputs, PyTuple_GET_ITEM(entry, 0));
-    }
-    add({kView, t.device().index(), int64_t(t.scalar_type()), t.dim()});
-    words.insert(words.end(), t.sizes().begin(), t.sizes().end());
-    words.insert(words.end(), t.strides().begin(), t.strides().end());
-    return !PyList_Append(inputs, x);
+    PyObject* seen;
+    return note_tensor(THPVariable_Unpack(x), words, &seen) &&
+           !PyList_Append(inputs, seen ? seen : x);
   }
   if (x == Py_None) {
     add({kNone});
@@ -406,7 +433,7 @@ bool note(PyObject* x, Words& words, PyObject* inputs) {
 // The form of the arguments of a call, as bytes, and their tensors; None if they have none.
 py::object form(const py::tuple& args, const py::dict& named, const py::list& inputs) {
   static Words words;  // the interpreter's lock is held
-  words.clear();
+  words.assign({int64_t(c10::get_default_dtype_as_scalartype())});
   for (auto x : args)
     if (!note(x.ptr(), words, inputs.ptr())) return py::none();
   for (auto [name, x] : named) {
@@ -425,16 +452,339 @@ void backward_in_this_thread() {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
-Tensor create(py::handle what, const Words& sizes, const std::optional<Words>& strides,
-              at::ScalarType dtype, DeviceIndex index) {
+Tensor empty_on(const Words& sizes, const std::optional<Words>& strides, at::ScalarType dtype,
+                DeviceIndex index) {
   handles.collect();
   backward_in_this_thread();
   c10::DeviceGuard guard(checked(Device(kDevice, index)));
   using namespace at::detail;
-  Tensor t = strides ? empty_strided_generic(sizes, *strides, &allocator, kKeys, dtype)
-                     : empty_generic(sizes, &allocator, kKeys, dtype, {});
+  return strides ? empty_strided_generic(sizes, *strides, &allocator, kKeys, dtype)
+                 : empty_generic(sizes, &allocator, kKeys, dtype, {});
+}
+
+Tensor create(py::handle what, const Words& sizes, const std::optional<Words>& strides,
+              at::ScalarType dtype, DeviceIndex index) {
+  Tensor t = empty_on(sizes, strides, dtype, index);
   if (t.numel()) keep(t, what);
   return t;
+}
+
+// ---- operators that were called before
+//
+// What Python would do about a call that `graph_cache` has recorded, without Python: the arguments'
+// form is found among those known, a block of the graph is made of what their storages contain, and
+// tensors of its parts. Everything else goes on to the Python function. It is registered under a
+// key that no tensor has, PrivateUse2, so that PyTorch makes Python's arguments of its own. If it
+// finds a recording for the call, it says so by `remember`.
+
+// Where the objects of a Python class have a slot.
+class Slot {
+ public:
+  Slot(py::handle type, const char* name) {
+    py::object descriptor = type.attr(name);
+    TORCH_CHECK(Py_IS_TYPE(descriptor.ptr(), &PyMemberDescr_Type), name, " is no slot");
+    offset_ = reinterpret_cast<PyMemberDescrObject*>(descriptor.ptr())->d_member->offset;
+  }
+  PyObject* of(py::handle x) const { return *place(x); }  // borrowed
+  void set(py::handle x, py::handle to) const {
+    PyObject* before = *place(x);
+    *place(x) = to.inc_ref().ptr();
+    Py_XDECREF(before);
+  }
+
+ private:
+  PyObject** place(py::handle x) const {
+    return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(x.ptr()) + offset_);
+  }
+  Py_ssize_t offset_;
+};
+
+py::object made(py::handle type) {
+  auto* t = reinterpret_cast<PyTypeObject*>(type.ptr());
+  return py::reinterpret_steal<py::object>(t->tp_alloc(t, 0));
+}
+
+// What graphs are made of, in Python; set once by `build_with` and never released.
+struct Graphs {
+  py::object value, part, block, storage, array, thread, progress, ours, read;
+  int64_t max_depth;  // where arrays are cut: Python knows how
+  Slot op{value, "op"}, inputs{value, "inputs"}, sources{value, "sources"}, attr{value, "attr"},
+      dtype{value, "dtype"}, shape{value, "shape"}, device{value, "device"}, depth{value, "depth"},
+      memory{value, "memory"}, code{value, "code"}, instruction{value, "instruction"},
+      form{value, "form"};
+  Slot template_of{block, "template"}, sources_of{block, "sources"}, parts{block, "parts"},
+      device_of{block, "device"}, depth_of{block, "depth"}, code_of{block, "code"},
+      instruction_of{block, "instruction"}, form_of{block, "form"}, passed{block, "passed"};
+  Slot actual{storage, "actual"}, version{storage, "version"};
+  Slot array_storage{array, "storage"}, array_steps{array, "steps"}, array_dtype{array, "dtype"},
+      array_shape{array, "shape"}, array_device{array, "device"}, array_cached{array, "_cached"};
+  Slot operators{py::type::of(progress), "operators"};
+  py::object eager = py::str("eager"), recorder = py::str("recorder"), nothing = py::tuple(0);
+  py::object zero = py::int_(0);
+
+  // An array of its own for a value, as `wrap` gives it.
+  py::object wrapped(py::handle v) const {
+    py::object holder = made(storage), x = made(array);
+    actual.set(holder, v), version.set(holder, zero);
+    array_storage.set(x, holder), array_steps.set(x, nothing), array_dtype.set(x, dtype.of(v));
+    array_shape.set(x, shape.of(v)), array_device.set(x, device.of(v));
+    array_cached.set(x, py::none());
+    return x;
+  }
+
+  // Whether graphs are built as usual: nothing is computed at once, and nobody records.
+  bool lazy() const {
+    return thread.attr(eager).ptr() == Py_False && thread.attr(recorder).is_none();
+  }
+
+  // The innermost frame outside of the package: its code and instruction.
+  std::pair<py::object, py::object> caller() const {
+    auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+    while (frame) {
+      auto* f = reinterpret_cast<PyFrameObject*>(frame.ptr());
+      auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+      PyObject* file = reinterpret_cast<PyCodeObject*>(code.ptr())->co_filename;
+      PyObject* known = PyDict_GetItem(ours.ptr(), file);
+      if ((known ? known : ours[file].cast<py::object>().ptr()) != Py_True)
+        return {std::move(code), py::int_(PyFrame_GetLasti(f))};
+      frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
+    }
+    return {py::none(), zero};
+  }
+};
+
+Graphs* graphs = nullptr;
+
+constexpr size_t kMostForms = 1 << 10;  // of one operator
+
+// A recorded operator.
+class Recorded {
+ public:
+  explicit Recorded(const py::tuple& r)
+      : template_(r[0]), form_(r[1]), height_(r[2].cast<int64_t>()) {
+    if (!r[3].is_none()) single_ = r[3].cast<py::tuple>();
+    for (auto x : r[4].cast<py::list>()) {
+      auto part = x.cast<py::tuple>();
+      parts_.push_back({part[0], part[2], part[3], part[1].cast<int64_t>()});
+    }
+    for (auto x : r[5].cast<py::list>()) {
+      if (x.is_none()) {
+        results_.emplace_back();
+        continue;
+      }
+      auto result = x.cast<py::tuple>();
+      results_.push_back({result[0].cast<int>(), result[1].cast<Words>(),
+                          result[2].cast<std::optional<Words>>(), result[3].cast<at::ScalarType>(),
+                          result[4].cast<DeviceIndex>()});
+    }
+  }
+
+  size_t results() const { return results_.size(); }
+
+  // One more call: adds the results to a stack; false if the graph has become too deep.
+  bool copy(std::vector<py::object>& values, torch::jit::Stack& stack) {
+    int64_t below = 0;
+    for (auto& v : values) below = std::max<int64_t>(below, PyLong_AsLong(graphs->depth.of(v)));
+    if (below + height_ >= graphs->max_depth) return false;
+    py::tuple sources(values.size());
+    for (size_t i = 0; i < values.size(); i++)
+      PyTuple_SET_ITEM(sources.ptr(), i, values[i].inc_ref().ptr());
+    auto device = py::reinterpret_borrow<py::object>(graphs->device.of(values[0]));
+    auto [code, instruction] = graphs->caller();
+    if (single_)
+      values.push_back(alone(sources, device, below, code, instruction));
+    else
+      block(values, sources, device, below, code, instruction);
+    for (auto& result : results_) stack.emplace_back(tensor(result, values));
+    return true;
+  }
+
+ private:
+  struct Part {
+    py::object form, dtype, shape;
+    int64_t height;
+  };
+  struct Result {
+    int place = -1;  // among the values; -1: no tensor
+    Words sizes;
+    std::optional<Words> strides;
+    at::ScalarType dtype;
+    DeviceIndex index;
+    py::object number;  // of the layout, once it is known
+  };
+
+  void fill(py::handle v, const Part& part, py::handle sources, py::handle device, int64_t below,
+            py::handle code, py::handle instruction) const {
+    graphs->sources.set(v, sources), graphs->dtype.set(v, part.dtype);
+    graphs->shape.set(v, part.shape), graphs->device.set(v, device);
+    graphs->depth.set(v, py::int_(below + part.height)), graphs->memory.set(v, py::none());
+    graphs->code.set(v, code), graphs->instruction.set(v, instruction);
+    graphs->form.set(v, part.form);
+  }
+
+  // A block would be more than what it stands for.
+  py::object alone(const py::tuple& all, py::handle device, int64_t below, py::handle code,
+                   py::handle instruction) const {
+    py::object op = (*single_)[0], attr = (*single_)[1], picked = (*single_)[2], sources;
+    if ((*single_)[3].ptr() == Py_True)
+      sources = picked(all);
+    else if (picked.is_none())
+      sources = graphs->nothing;
+    else
+      sources = py::make_tuple(all[picked.cast<size_t>()]);
+    py::object v = made(graphs->value);
+    fill(v, parts_[0], sources, device, below, code, instruction);
+    graphs->inputs.set(v, sources), graphs->op.set(v, op), graphs->attr.set(v, attr);
+    return v;
+  }
+
+  void block(std::vector<py::object>& values, py::handle sources, py::handle device, int64_t below,
+             py::handle code, py::handle instruction) const {
+    py::object b = made(graphs->block);
+    py::list living(parts_.size());
+    py::tuple whole = py::make_tuple(b);
+    graphs->template_of.set(b, template_), graphs->sources_of.set(b, sources);
+    graphs->device_of.set(b, device), graphs->parts.set(b, living);
+    graphs->depth_of.set(b, py::int_(below)), graphs->code_of.set(b, code);
+    graphs->instruction_of.set(b, instruction), graphs->form_of.set(b, form_);
+    graphs->passed.set(b, py::bool_(true));
+    for (size_t i = 0; i < parts_.size(); i++) {
+      py::object v = made(graphs->part);
+      fill(v, parts_[i], whole, device, below, code, instruction);
+      PyList_SET_ITEM(living.ptr(), i, PyWeakref_NewRef(v.ptr(), nullptr));
+      values.push_back(std::move(v));
+    }
+  }
+
+  Tensor tensor(Result& result, const std::vector<py::object>& values) const {
+    if (result.place < 0) return {};
+    Tensor t = empty_on(result.sizes, result.strides, result.dtype, result.index);
+    if (!t.numel()) return t;
+    if (!result.number) result.number = py::int_(number_of(words_of(t)));
+    py::int_ key(address_of(t));
+    py::object entry = py::make_tuple(graphs->wrapped(values[result.place]), result.number);
+    if (PyDict_SetItem(contents, key.ptr(), entry.ptr())) throw py::error_already_set();
+    return t;
+  }
+
+  py::object template_, form_;
+  int64_t height_;
+  std::optional<py::tuple> single_;
+  std::vector<Part> parts_;
+  std::vector<Result> results_;
+};
+
+// Whether an argument has a form, as `note` says. Tensors that have no contents are noted, too.
+bool note(const c10::IValue& x, Words& words, std::vector<std::pair<PyObject*, Tensor>>& inputs) {
+  auto add = [&](std::initializer_list<int64_t> more) { words.insert(words.end(), more); };
+  if (x.isTensor()) {
+    const Tensor& t = x.toTensor();
+    if (!t.defined()) return add({kNone}), true;
+    PyObject* seen;
+    if (!note_tensor(t, words, &seen)) return false;
+    inputs.emplace_back(seen, seen ? Tensor() : t);
+  } else if (x.isNone()) {
+    add({kNone});
+  } else if (x.isBool()) {
+    add({kBool, x.toBool()});
+  } else if (x.isInt()) {
+    add({kInt, x.toInt()});
+  } else if (x.isDouble()) {
+    add({kFloat, std::bit_cast<int64_t>(x.toDouble())});
+  } else if (x.isString()) {
+    const std::string& text = x.toStringRef();
+    add({kText, int64_t(text.size())});
+    words.insert(words.end(), text.begin(), text.end());
+  } else if (x.isList()) {
+    auto list = x.toListRef();
+    add({kList, int64_t(list.size())});
+    for (const auto& y : list)
+      if (!note(y, words, inputs)) return false;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+class Remembering;
+
+// The call that a thread has handed on to Python.
+struct Call {
+  Remembering* kernel;
+  const c10::OperatorHandle& op;
+  Words words;
+  Call* outer;
+};
+
+thread_local Call* call = nullptr;
+
+class Remembering final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    py::gil_scoped_acquire hold;
+    Call here{this, op, {}, call};
+    if (!recalled(op, here.words, *stack)) {
+      call = &here;
+      auto leave = c10::make_scope_exit([&] { call = here.outer; });
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), stack);
+    }
+  }
+
+  void remember(const Words& words, const py::tuple& recorded) {
+    if (known_.size() >= kMostForms) known_.clear();
+    known_[words] = std::make_shared<Recorded>(recorded);
+  }
+
+ private:
+  // Whether a call was met before; its arguments on the stack are replaced by the results then.
+  bool recalled(const c10::OperatorHandle& op, Words& words, torch::jit::Stack& stack) {
+    std::vector<std::pair<PyObject*, Tensor>> inputs;  // contents, or a tensor that has none
+    size_t count = op.schema().arguments().size();
+    words.push_back(int64_t(c10::get_default_dtype_as_scalartype()));  // of numbers and integers
+    for (size_t i = stack.size() - count; i < stack.size(); i++)
+      if (!note(stack[i], words, inputs)) return words.clear(), false;
+    auto found = known_.find(words);
+    if (found == known_.end() || !graphs->lazy()) return false;
+    auto recorded = found->second;  // held: reading a view calls Python
+    std::vector<py::object> values;
+    for (auto& [seen, _] : inputs) {
+      PyObject* v = seen ? graphs->actual.of(graphs->array_storage.of(seen)) : Py_None;
+      values.push_back(py::reinterpret_borrow<py::object>(v));
+    }
+    for (size_t i = 0; i < inputs.size(); i++)
+      if (!inputs[i].first) values[i] = graphs->read(inputs[i].second).attr("value");
+    torch::jit::Stack results;
+    if (!recorded->copy(values, results)) return false;
+    auto operators = PyLong_AsLong(graphs->operators.of(graphs->progress));
+    graphs->operators.set(graphs->progress, py::int_(operators + 1));
+    torch::jit::drop(stack, count);
+    for (auto& x : results) stack.push_back(std::move(x));
+    return true;
+  }
+
+  std::unordered_map<Words, std::shared_ptr<Recorded>, HashWords> known_;
+};
+
+void build_with(py::object value, py::object part, py::object block, py::object storage,
+                py::object array, py::object thread, py::object progress, py::object ours,
+                py::object read, int64_t max_depth) {
+  graphs = new Graphs{value, part, block, storage, array, thread, progress, ours, read, max_depth};
+}
+
+void implement(const py::object& library, const std::string& name, const py::function& function) {
+  static auto& kernels = *new torch::Library(torch::Library::IMPL, "aten",
+                                             c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  library.attr("impl")(name, "PrivateUse2", function, false);
+  kernels.impl(name.c_str(),
+               torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Remembering>()));
+}
+
+void remember(const std::string& name, const py::tuple& recorded) {
+  if (!call || call->words.empty() || c10::toString(call->op.operator_name()) != name) return;
+  auto& returns = call->op.schema().returns();
+  for (auto& result : returns)
+    if (result.type()->kind() != c10::TypeKind::TensorType) return;
+  if (py::len(recorded[5]) == returns.size()) call->kernel->remember(call->words, recorded);
 }
 
 // What `tensor.data = other` does, between devices too: the object stays, with its history's end.
@@ -906,6 +1256,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("form", form);
   m.def("keep", keep);
   m.def("create", create);
+  m.def("build_with", build_with);
+  m.def("implement", implement);
+  m.def("remember", remember);
   m.def("adopt", adopt);
   m.def("storages", storages_of);
   m.def("reset_peak", reset_peak);

@@ -63,8 +63,18 @@ class Runtime(Protocol):
     def form(self, args: tuple[Any, ...], named: dict[str, Any], inputs: list[Any]) -> bytes | None:
         """All that the graph of an operator depends on, of its arguments; None if that is more.
 
-        Tensors are added to the inputs: by what `find` gives, or as they are.
+        Tensors are added to the inputs: by the contents of their storages if they see all of them,
+        perhaps in another shape or order, else as they are.
         """
+
+    def build_with(self, *parts: Any) -> None:
+        """What graphs are made of: classes, the thread's state, the device's progress, .."""
+
+    def implement(self, library: Any, name: str, function: Callable[..., Any]) -> None:
+        """Let an operator be computed by a function, unless it is remembered."""
+
+    def remember(self, name: str, recorded: tuple[Any, ...]) -> None:
+        """Have calls like the one under way, of an operator of a full name, copied from now on."""
 
     def keep(self, tensor: torch.Tensor, what: Any) -> None:
         """Let the contents of a tensor's storage be `what`, as seen by the tensor."""

@@ -302,6 +302,8 @@ class _Progress:
     PyTorch computes gradients on threads of its own, so this cannot be a thread's.
     """
 
+    __slots__ = ("cut", "lasting", "operators", "written")
+
     def __init__(self) -> None:
         self.operators = 0
         self.written: dict[ref[Storage], None] = {}

@@ -1,0 +1,195 @@
+"""Operators that were called before, whose graphs are copied: the same numbers in any order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import genesis.torch  # noqa: F401
+
+ROUNDS = 5  # the second is recorded, those after it are copied
+
+Pool = list[torch.Tensor]
+
+
+def _write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[0] = y[-1]
+    return x
+
+
+def _again(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.data = y.data.clone()
+    return x
+
+
+#: Of two matrices of 4 x 4; some write to the first.
+OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": lambda x, y: x + y,
+    "mul": lambda x, y: x * y,
+    "matmul": lambda x, y: x @ y / 4,
+    "transposed": lambda x, y: x.t() @ y / 4,
+    "linear": lambda x, y: torch.nn.functional.linear(x, y, y[0]) / 4,
+    "softmax": lambda x, y: torch.softmax(x, -1) * y,
+    "sum": lambda x, y: x.sum(0, keepdim=True) + y,
+    "tanh": lambda x, y: torch.tanh(x),
+    "t": lambda x, y: x.t(),
+    "row": lambda x, y: x[1].expand(4, 4),
+    "rows": lambda x, y: torch.cat([x[2:], y[:2]]),
+    "steps": lambda x, y: x[::2, ::2].repeat(2, 2),
+    "flat": lambda x, y: x.reshape(2, 8).t().reshape(4, 4),
+    "overlapping": lambda x, y: x.contiguous().as_strided((4, 4), (1, 1)).clone(),
+    "number": lambda x, y: x + float(y.mean()),
+    "where": lambda x, y: torch.where(x > y, x, -y),
+    "chunk": lambda x, y: torch.cat(x.chunk(2, 1)[::-1], 1),
+    "norm": lambda x, y: torch.nn.functional.layer_norm(x, (4,), y[0], y[1]),
+    "double": lambda x, y: (x.double() * 2).float(),
+    "detached": lambda x, y: x.detach() + 1,
+    "write": _write,
+    "again": _again,
+    "add_": lambda x, y: x.add_(y),
+    "t add_": lambda x, y: x.t().add_(y),
+    "mul_": lambda x, y: x.mul_(0.5),
+    "copy_": lambda x, y: x.copy_(y.flip(0)),
+    "row add_": lambda x, y: x[1].add_(y[0]),
+    "zero_": lambda x, y: x[:, 1].zero_(),
+}
+
+WRITING = ("write", "again", "add_", "t add_", "mul_", "copy_", "row add_", "zero_")
+
+
+def _run(program: list[tuple[str, int, int, int]], pool: Pool) -> Pool:
+    for name, a, b, into in program:
+        if name in WRITING:  # to what nobody else sees twice, from what is not written
+            pool[a] = pool[a].contiguous() if 0 in pool[a].stride() else pool[a]
+            OPERATIONS[name](pool[a], pool[b].clone())
+        else:
+            pool[into] = OPERATIONS[name](pool[a], pool[b])
+    return pool
+
+
+def _program(rng: np.random.Generator) -> list[tuple[str, int, int, int]]:
+    names = list(OPERATIONS)
+    return [
+        (names[int(rng.integers(len(names)))], *map(int, rng.integers(0, 4, 3)))
+        for _ in range(int(rng.integers(3, 12)))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_again_and_again(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        program = _program(rng)
+        other = [(name, a, b, into) for name, a, b, into in program[::-1]]
+        kept: list[tuple[Pool, Pool]] = []
+        for turn in range(ROUNDS):
+            start = rng.standard_normal((4, 4, 4)).astype(np.float32)
+            pools = [[torch.tensor(x, device=d) for x in start] for d in ("cpu", "genesis")]
+            if turn == ROUNDS - 2:  # a sequence that diverges
+                program = program[: len(program) // 2] + other
+            expected, found = (_run(program, pool) for pool in pools)
+            kept.append((expected, found))
+            if turn % 2:  # every other turn nothing is asked for until the end
+                _compare(expected, found, program)
+        for expected, found in kept:
+            _compare(expected, found, program)
+
+
+def _compare(expected: Pool, found: Pool, program: Any) -> None:
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(
+            b.cpu(), a, rtol=1e-4, atol=1e-4, equal_nan=True, msg=lambda m: f"{program}\n{m}"
+        )
+
+
+def test_a_number_asked_for_in_between() -> None:
+    w = torch.eye(3, device="genesis")
+    for turn in range(6):
+        y = (w @ w).tanh()
+        if turn == 4:
+            assert y.sum().item() == pytest.approx(3 * np.tanh(1.0), rel=1e-5)
+        kept = y[1]
+        w.add_(1e-9)
+        del y
+        assert kept[1].item() == pytest.approx(np.tanh(1.0), rel=1e-5)
+
+
+def test_the_default_dtype_is_seen() -> None:
+    x = torch.tensor([1, 2], device="genesis")
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32,) * 4 + (torch.float64,) * 4 + (torch.float32,):
+            torch.set_default_dtype(dtype)
+            assert (x / x).dtype is dtype
+            assert x.sqrt().dtype is dtype
+            assert x.float().mean().dtype is torch.float32
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_errors_in_between_leave_the_rest_right() -> None:
+    x, w = torch.ones(2, 3, device="genesis"), torch.ones(3, 3, device="genesis")
+    for turn in range(6):
+        y = x @ w
+        with pytest.raises(RuntimeError):
+            torch.nn.functional.linear(x, w[:, :2])
+        with pytest.raises(RuntimeError):
+            _ = y + torch.ones(4, device="genesis")
+        y += turn
+        assert y.tolist() == [[3.0 + turn] * 3] * 2
+
+
+def test_gradients_of_repeated_steps() -> None:
+    torch.manual_seed(0)
+    there = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    here = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    here.load_state_dict(there.state_dict())
+    here.to("genesis")
+    sgd = [torch.optim.SGD(m.parameters(), 0.1, momentum=0.9) for m in (there, here)]
+    for turn in range(8):
+        x = torch.randn(3, 4)
+        for model, update, inputs in zip((there, here), sgd, (x, x.to("genesis")), strict=True):
+            if turn % 3 != 2:
+                update.zero_grad()
+            with torch.autocast(inputs.device.type, torch.bfloat16, enabled=turn == 5):
+                loss = model(inputs).float().square().mean()
+            loss.backward(create_graph=turn == 6)
+            if turn == 4:
+                model[0].weight.requires_grad_(False)
+            update.step()
+            model[0].weight.requires_grad_(True)
+        tolerance = 1e-4 if turn < 5 else 2e-2
+        for a, b in zip(there.parameters(), here.parameters(), strict=True):
+            torch.testing.assert_close(b.cpu(), a, rtol=tolerance, atol=tolerance)
+
+
+def test_two_threads() -> None:
+    failures: list[str] = []
+
+    def work(number: int) -> None:
+        w = torch.full((4, 4), float(number), device="genesis")
+        for turn in range(60):
+            y = torch.relu(w @ w.t() + turn)
+            w.add_(0)
+            if turn % 7 == 0 and y.cpu().unique().tolist() != [4.0 * number**2 + turn]:
+                failures.append(f"{number}: turn {turn}")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+def test_a_chain_deeper_than_graphs_may_be() -> None:
+    x = torch.zeros(2, device="genesis")
+    one = torch.ones(2, device="genesis")
+    for _ in range(9000):
+        x = x + one
+    assert x.tolist() == [9000.0] * 2
