@@ -52,6 +52,7 @@ def set_default_dtype(d: Any) -> None:
 
     It decides what the functions that make tensors give, and what arithmetic makes of integers:
 
+    >>> import genesis
     >>> genesis.set_default_dtype(genesis.float64)
     >>> (genesis.tensor([1, 2]) / 3).dtype
     float64
