@@ -142,13 +142,13 @@ class Blas(Library):
     def trsm(self, kind: Any, handle: Any, side: int, uplo: int, trans: int, diag: int, m: int,
              n: int, alpha: Any, a: Any, lda: int, b: Any, ldb: int) -> None:  # fmt: skip
         self.handle(handle)
-        assert side == 1 and trans == 0 and number(alpha, kind) == 1
-        triangle = matrix(a, kind, n, n, lda)
+        assert side == 0 and trans == 1 and number(alpha, kind) == 1
+        triangle = matrix(a, kind, m, m, lda)
         triangle = np.triu(triangle) if uplo == 1 else np.tril(triangle)
         if diag:
-            triangle = triangle - np.diag(np.diag(triangle)) + np.eye(n, dtype=kind)
+            triangle = triangle - np.diag(np.diag(triangle)) + np.eye(m, dtype=kind)
         right = matrix(b, kind, m, n, ldb)
-        right[...] = np.linalg.solve(triangle.T, right.T).T
+        right[...] = np.linalg.solve(triangle.T, right)
 
     def scal(self, kind: Any, handle: Any, n: Any, alpha: Any, x: Any, step: Any) -> None:
         self.handle(handle)

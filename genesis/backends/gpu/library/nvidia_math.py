@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod, sqrt
 from threading import Lock
 from typing import Any
@@ -43,7 +43,7 @@ HANDLES = {
 }
 LOWER, UPPER = 0, 1
 PLAIN, TURNED = 0, 1
-RIGHT = 1
+LEFT = 0
 VECTORS = 1
 #: Plans of transforms that are kept.
 PLANS = 32
@@ -153,11 +153,13 @@ class Mathematics:
         self.blas(dtype, "trttp", uplo, n, _at(source), ld, _at(packed.pointer))
         self.blas(dtype, "tpttr", uplo, n, _at(packed.pointer), _at(target), n)
 
-    def table(self, pointers: Sequence[int]) -> Any:
-        """Addresses in the device's memory, for functions of many matrices."""
-        room = self.room(8 * len(pointers))
-        self.transfers.write(room.pointer, np.array(pointers, np.uint64))
-        return room
+    def table(self, x: Array) -> ctypes.c_void_p:
+        """The addresses of its matrices in the device's memory, for functions of all of them."""
+        count, size = prod(x.shape[:-2]), prod(x.shape[-2:]) * x.dtype.itemsize
+        room = self.room(8 * count)
+        addresses = x.pointer + size * np.arange(count, dtype=np.uint64)
+        self.transfers.write(room.pointer, addresses.astype(np.uint64))
+        return _at(room.pointer)
 
     def identity(self, dtype: DType, target: int, n: int) -> None:
         """Write ones to the diagonal of a matrix, and zeros elsewhere."""
@@ -310,8 +312,8 @@ def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
     factors, pivots, info = m.room(a.nbytes), m.room(4 * batch * n), m.room(4 * batch)
     m.copy(factors.pointer, a.pointer, a.nbytes)
     if _is_together(a):
-        table = m.table(list(a._replace(pointer=factors.pointer).matrices()))
-        every = _at(table.pointer), n, _at(pivots.pointer), _at(info.pointer), batch
+        table = m.table(a._replace(pointer=factors.pointer))
+        every = table, n, _at(pivots.pointer), _at(info.pointer), batch
         m.blas(a.dtype, "getrfBatched", n, *every)
         return factors, pivots, info
     m.solver(a.dtype, "getrf_bufferSize", n, n, _at(factors.pointer), n, ctypes.byref(size))
@@ -323,27 +325,22 @@ def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
 
 
 def _substituted(
-    m: Mathematics,
-    a: Array,
-    factors: Any,
-    pivots: Any,
-    how: int,
-    right: Sequence[int],
-    columns: int,
+    m: Mathematics, a: Array, factors: Any, pivots: Any, how: int, right: Array, columns: int
 ) -> None:
-    """Solve for right-hand sides, in place, with factors of the transposes."""
+    """Solve for right-hand sides that lie by columns, in place, with factors of the transposes."""
     n = a.shape[-1]
-    matrices = list(a._replace(pointer=factors.pointer).matrices())
+    whole = a._replace(pointer=factors.pointer)
     if _is_together(a):
-        left, table, status = m.table(matrices), m.table(right), ctypes.c_int()
-        given = _at(left.pointer), n, _at(pivots.pointer), _at(table.pointer), n
+        given = m.table(whole), n, _at(pivots.pointer), m.table(right), n
+        status = ctypes.c_int()
         m.blas(
-            a.dtype, "getrsBatched", how, n, columns, *given, ctypes.byref(status), len(matrices)
-        )
+            a.dtype, "getrsBatched", how, n, columns, *given, ctypes.byref(status),
+            prod(a.shape[:-2]),
+        )  # fmt: skip
         return
-    status = m.room(4)
-    for k, (matrix, b) in enumerate(zip(matrices, right, strict=True)):
-        rest = _at(pivots.pointer + 4 * k * n), _at(b), n, _at(status.pointer)
+    info = m.room(4)
+    for k, (matrix, b) in enumerate(zip(whole.matrices(), right.matrices(), strict=True)):
+        rest = _at(pivots.pointer + 4 * k * n), _at(b), n, _at(info.pointer)
         m.solver(a.dtype, "getrs", how, n, columns, _at(matrix), n, *rest)
 
 
@@ -356,14 +353,13 @@ def _solve(m: Mathematics, options: Any, given: list[Array], made: list[Array]) 
     factors, pivots, info = _factored(m, a)
     if columns == 1:  # lies by rows as by columns
         m.copy(x.pointer, b.pointer, b.nbytes)
-        _substituted(m, a, factors, pivots, TURNED, list(x.matrices()), columns)
+        _substituted(m, a, factors, pivots, TURNED, x, columns)
         return m.good(info.pointer, prod(a.shape[:-2]))
-    turned = m.room(b.nbytes)
-    places = list(b._replace(pointer=turned.pointer).matrices())
-    for source, target in zip(b.matrices(), places, strict=True):
+    turned = b._replace(pointer=m.room(b.nbytes).pointer)
+    for source, target in zip(b.matrices(), turned.matrices(), strict=True):
         m.turn(b.dtype, target, source, n, columns)
-    _substituted(m, a, factors, pivots, TURNED, places, columns)
-    for source, target in zip(places, x.matrices(), strict=True):
+    _substituted(m, a, factors, pivots, TURNED, turned, columns)
+    for source, target in zip(turned.matrices(), x.matrices(), strict=True):
         m.turn(b.dtype, target, source, columns, n)
     return m.good(info.pointer, prod(a.shape[:-2]))
 
@@ -376,12 +372,10 @@ def _inverse(m: Mathematics, options: Any, given: list[Array], made: list[Array]
     if not _is_together(a):
         for target in x.matrices():
             m.identity(x.dtype, target, n)
-        _substituted(m, a, factors, pivots, PLAIN, list(x.matrices()), n)
+        _substituted(m, a, factors, pivots, PLAIN, x, n)
     else:
-        places = list(a._replace(pointer=factors.pointer).matrices())
-        left, right = m.table(places), m.table(list(x.matrices()))
-        every = _at(left.pointer), n, _at(pivots.pointer), _at(right.pointer), n
-        m.blas(a.dtype, "getriBatched", n, *every, _at(info.pointer), len(places))
+        every = m.table(a._replace(pointer=factors.pointer)), n, _at(pivots.pointer), m.table(x), n
+        m.blas(a.dtype, "getriBatched", n, *every, _at(info.pointer), prod(a.shape[:-2]))
     for zeros in order:
         m.clear(zeros.pointer, zeros.nbytes)
     return m.good(info.pointer, prod(a.shape[:-2]))
@@ -391,18 +385,25 @@ def _triangular(checked: bool) -> LibraryFunction:
     def run(
         m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]
     ) -> bool:
-        """X A = B of transposes, from the right."""
+        """By columns, with the transpose: from the left is how trsm is fast."""
         (a, b), (x,), (upper, unit) = given, made, options
         if a.shape[:-2] != b.shape[:-2]:
             return False
         n, columns = b.shape[-2:]
         if checked and not unit and not all(_regular(m, a.dtype, k, n) for k in a.matrices()):
             return False
-        m.copy(x.pointer, b.pointer, b.nbytes)
-        for matrix, result in zip(a.matrices(), x.matrices(), strict=True):
-            how = RIGHT, LOWER if upper else UPPER, PLAIN, int(unit), columns, n
-            where = _number(a.dtype, 1), _at(matrix), n, _at(result), columns
+        turned = x if columns == 1 else x._replace(pointer=m.room(x.nbytes).pointer)
+        how = LEFT, LOWER if upper else UPPER, TURNED, int(unit), n, columns
+        if columns == 1:  # lies by rows as by columns
+            m.copy(x.pointer, b.pointer, b.nbytes)
+        every = zip(a.matrices(), b.matrices(), turned.matrices(), x.matrices(), strict=True)
+        for matrix, right, work, result in every:
+            if columns > 1:
+                m.turn(b.dtype, work, right, n, columns)
+            where = _number(a.dtype, 1), _at(matrix), n, _at(work), n
             m.blas(a.dtype, "trsm_v2", *how, *where)
+            if columns > 1:
+                m.turn(b.dtype, result, work, columns, n)
         return True
 
     return run
