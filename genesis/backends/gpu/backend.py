@@ -59,7 +59,8 @@ class GPUBackend(base.Backend):
 
     def allocate_many(self, sizes: Sequence[int]) -> list[base.Memory]:
         """Memory for several requests, in one step."""
-        return list(self.pool.allocate_many(sizes))
+        found: list[Any] = self.pool.allocate_many(sizes)
+        return found
 
     def memory_stats(self) -> base.MemoryStats:
         """The caching allocator's state."""

@@ -182,8 +182,8 @@ class Replay:
             recording.require_apart(tree)
         held = [arrays[k].storage.actual for k in recording.arguments]
         if recording.outside:
-            held += [source().actual for source in recording.outside]  # type: ignore[union-attr]
-        pointers = [v.memory.pointer for v in held]  # type: ignore[union-attr]
+            held += map(_actual, map(call, recording.outside))
+        pointers = list(map(_pointer, map(_memory, held)))
         if starts is not None:
             for slot, k in enumerate(recording.arguments):
                 pointers[slot] += starts[k]
