@@ -418,6 +418,16 @@ class FakeDriver(types.ModuleType):
     def cuGraphCreate(self, flags: int) -> Any:
         return (*OK, [])
 
+    CUstreamCaptureMode = int
+
+    def cuStreamBeginCapture(self, stream: int, mode: int) -> Any:
+        assert stream not in self.recorded and mode == 2
+        self.recorded[stream] = []
+        return OK
+
+    def cuStreamEndCapture(self, stream: int) -> Any:
+        return (*OK, self.recorded.pop(stream))
+
     def cuGraphAddKernelNode(self, graph: Any, before: Any, count: int, parameters: Any) -> Any:
         assert count == len(before) and before in ([], graph[-1:])
         node = self._node(parameters.func, parameters.gridDimX, parameters.kernelParams)
@@ -447,7 +457,10 @@ class FakeDriver(types.ModuleType):
         self.launched["graph"] += 1
         nodes = list(executable.values())
         with self._lock:
-            self.streams[stream].pending.extend(partial(self._execute, node) for node in nodes)
+            self.streams[stream].pending.extend(
+                partial(self._execute, node) if isinstance(node, KernelNode) else node
+                for node in nodes
+            )
         self._called()
         return OK
 

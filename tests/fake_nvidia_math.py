@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from genesis.ir.numpy_library.linalg import lu
+
 KINDS = {"S": np.float32, "D": np.float64, "C": np.complex64, "Z": np.complex128}
+NOT_QUEUED = {
+    "cublasSetStream_v2", "cusolverDnSetStream", "cufftSetStream", "cufftSetWorkArea",
+    "cufftDestroy",
+}  # fmt: skip
 SCRATCH = 7  # how many elements everybody asks for
 
 
@@ -35,15 +41,23 @@ def matrix(x: Any, kind: Any, rows: int, columns: int, ld: int) -> Any:
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (size, ld * size), writeable=True)
 
 
+def product(factors: Any, exchanged: Any) -> Any:
+    """The matrix that was factored."""
+    whole = (np.tril(factors, -1) + np.eye(len(factors), dtype=factors.dtype)) @ np.triu(factors)
+    for k, other in reversed(list(enumerate(exchanged - 1))):
+        whole[[k, other]] = whole[[other, k]]
+    return whole
+
+
 def number(x: Any, kind: Any) -> Any:
     return np.frombuffer(x, kind)[0]
 
 
 class Library:
-    """One of them; `synchronize` waits for the device."""
+    """One of them, which does what it is called for at once, or in the graph that is captured."""
 
-    def __init__(self, synchronize: Callable[[], Any], stream: Callable[[], int]) -> None:
-        self.synchronize, self.stream = synchronize, stream
+    def __init__(self, driver: Any, stream: Callable[[], int]) -> None:
+        self.driver, self.stream = driver, stream
         self.called: Counter[str] = Counter()
         self.made = 0
 
@@ -52,7 +66,13 @@ class Library:
 
         def call(*given: Any) -> int:
             self.called[name] += 1
-            self.synchronize()
+            captured = self.driver.recorded.get(self.stream())
+            if captured is not None and name.startswith(("cufftExec", "cublasSscal")):
+                captured.append(self.later(name, given) or (lambda: function(*arguments, *given)))
+                return 0
+            assert captured is None or name in NOT_QUEUED, "a queue is captured"
+            if captured is None:
+                self.driver.cuCtxSynchronize()
             status = function(*arguments, *given)
             return 0 if status is None else status
 
@@ -60,6 +80,10 @@ class Library:
 
     def find(self, name: str) -> tuple[Any, tuple[Any, ...]]:
         raise NotImplementedError
+
+    def later(self, name: str, given: tuple[Any, ...]) -> Callable[[], Any] | None:
+        """What a graph does, where that depends on what is set when it is captured."""
+        return None
 
     def create(self, place: Any) -> None:
         self.made += 1
@@ -82,7 +106,8 @@ class Blas(Library):
             return self.amin, (KINDS[name[1].upper()], name[2:])
         known = {
             "geam": self.geam, "trttp": self.trttp, "tpttr": self.tpttr, "trsm_v2": self.trsm,
-            "scal_v2_64": self.scal,
+            "scal_v2_64": self.scal, "getrfBatched": self.getrf, "getrsBatched": self.getrs,
+            "getriBatched": self.getri,
         }  # fmt: skip
         return known[name[1:]], (KINDS[name[0]],)
 
@@ -117,18 +142,56 @@ class Blas(Library):
     def trsm(self, kind: Any, handle: Any, side: int, uplo: int, trans: int, diag: int, m: int,
              n: int, alpha: Any, a: Any, lda: int, b: Any, ldb: int) -> None:  # fmt: skip
         self.handle(handle)
-        assert side == 1 and trans == 0 and number(alpha, kind) == 1
-        triangle = matrix(a, kind, n, n, lda)
+        assert side == 0 and trans == 1 and number(alpha, kind) == 1
+        triangle = matrix(a, kind, m, m, lda)
         triangle = np.triu(triangle) if uplo == 1 else np.tril(triangle)
         if diag:
-            triangle = triangle - np.diag(np.diag(triangle)) + np.eye(n, dtype=kind)
+            triangle = triangle - np.diag(np.diag(triangle)) + np.eye(m, dtype=kind)
         right = matrix(b, kind, m, n, ldb)
-        right[...] = np.linalg.solve(triangle.T, right.T).T
+        right[...] = np.linalg.solve(triangle.T, right)
 
     def scal(self, kind: Any, handle: Any, n: Any, alpha: Any, x: Any, step: Any) -> None:
         self.handle(handle)
         assert step.value == 1
         memory(x, kind, n.value)[...] *= number(alpha, kind)
+
+    def getrf(self, kind: Any, handle: Any, n: int, table: Any, lda: int, pivots: Any, info: Any,
+              batch: int) -> None:  # fmt: skip
+        self.handle(handle)
+        exchanged = memory(pivots, np.int32, batch * n).reshape(batch, n)
+        for k, found in enumerate(self.table(table, kind, batch, n, n, lda)):
+            factors, rows = lu((), found)
+            found[...] = factors
+            exchanged[k] = rows + 1
+            zero = np.flatnonzero(np.diag(factors) == 0)
+            memory(info, np.int32, batch)[k] = int(zero[0]) + 1 if len(zero) else 0
+
+    def getrs(self, kind: Any, handle: Any, trans: int, n: int, columns: int, table: Any, lda: int,
+              pivots: Any, right: Any, ldb: int, status: Any, batch: int) -> None:  # fmt: skip
+        self.handle(handle)
+        exchanged = memory(pivots, np.int32, batch * n).reshape(batch, n)
+        every = self.table(table, kind, batch, n, n, lda)
+        for k, b in enumerate(self.table(right, kind, batch, n, columns, ldb)):
+            if np.diag(every[k]).all():
+                whole = product(every[k], exchanged[k])
+                b[...] = np.linalg.solve(whole.T if trans == 1 else whole, b)
+        status._obj.value = 0
+
+    def getri(self, kind: Any, handle: Any, n: int, table: Any, lda: int, pivots: Any, made: Any,
+              ldc: int, info: Any, batch: int) -> None:  # fmt: skip
+        self.handle(handle)
+        exchanged = memory(pivots, np.int32, batch * n).reshape(batch, n)
+        every = self.table(table, kind, batch, n, n, lda)
+        for k, c in enumerate(self.table(made, kind, batch, n, n, ldc)):
+            zero = np.flatnonzero(np.diag(every[k]) == 0)
+            if not len(zero):
+                c[...] = np.linalg.inv(product(every[k], exchanged[k]))
+            memory(info, np.int32, batch)[k] = int(zero[0]) + 1 if len(zero) else 0
+
+    def table(self, x: Any, kind: Any, batch: int, rows: int, columns: int, ld: int) -> list[Any]:
+        """The matrices that addresses in the device's memory are of."""
+        places = memory(x, np.uint64, batch)
+        return [matrix(ctypes.c_void_p(int(p)), kind, rows, columns, ld) for p in places]
 
 
 class Solver(Library):
@@ -189,8 +252,6 @@ class Solver(Library):
 
     def getrf(self, kind: Any, handle: Any, m: int, n: int, a: Any, lda: int, work: Any,
               pivots: Any, info: Any) -> None:  # fmt: skip
-        from genesis.ir.numpy_library.linalg import lu
-
         self.handle(handle)
         self.scratch(kind, work)
         found = matrix(a, kind, m, n, lda)
@@ -204,9 +265,7 @@ class Solver(Library):
               pivots: Any, b: Any, ldb: int, info: Any) -> None:  # fmt: skip
         self.handle(handle)
         factors = matrix(a, kind, n, n, lda)
-        whole = (np.tril(factors, -1) + np.eye(n, dtype=kind)) @ np.triu(factors)
-        for k, other in reversed(list(enumerate(memory(pivots, np.int32, n) - 1))):
-            whole[[k, other]] = whole[[other, k]]
+        whole = product(factors, memory(pivots, np.int32, n))
         right = matrix(b, kind, n, columns, ldb)
         if np.diag(factors).all():
             right[...] = np.linalg.solve(whole.T if trans == 1 else whole, right)
@@ -261,34 +320,63 @@ class Solver(Library):
 
 
 class Fourier(Library):
-    """Its plans have numbers."""
+    """Its plans have numbers, a queue and memory to work in."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.plans: dict[int, tuple[int, int, int]] = {}
-        self.ready: set[int] = set()
+        self.plans: dict[int, dict[str, Any]] = {}
 
     def find(self, name: str) -> tuple[Any, tuple[Any, ...]]:
-        known = {"cufftPlan1d": self.plan, "cufftSetStream": self.queue, "cufftDestroy": self.drop}
+        known = {
+            "cufftCreate": self.new, "cufftSetAutoAllocation": self.allocate,
+            "cufftMakePlan1d": self.plan, "cufftSetStream": self.queue,
+            "cufftSetWorkArea": self.area, "cufftDestroy": self.drop,
+        }  # fmt: skip
         if name in known:
             return known[name], ()
-        return self.transform, (name.removeprefix("cufftExec"),)
+        return self.transform, (name.removeprefix("cufftExec"), None)
 
-    def plan(self, place: Any, n: int, kind: int, batch: int) -> None:
+    def new(self, place: Any) -> None:
         self.made += 1
-        self.plans[self.made] = n, kind, batch
+        self.plans[self.made] = {}
         place._obj.value = self.made
 
+    def allocate(self, plan: Any, automatically: int) -> None:
+        self.plans[plan.value]["automatically"] = automatically
+
+    def plan(self, plan: Any, n: int, kind: int, batch: int, size: Any) -> None:
+        assert self.plans[plan.value] == {"automatically": 0}
+        self.plans[plan.value]["shape"] = n, kind, batch
+        size._obj.value = 8 * SCRATCH
+
     def queue(self, plan: Any, stream: Any) -> None:
-        assert address(stream) == self.stream()
-        self.ready.add(plan.value)
+        self.plans[plan.value]["stream"] = address(stream)
+
+    def area(self, plan: Any, place: Any) -> None:
+        self.plans[plan.value]["area"] = address(place)
 
     def drop(self, plan: Any) -> None:
         del self.plans[plan.value]
 
-    def transform(self, letters: str, plan: Any, source: Any, target: Any, *direction: Any) -> None:
-        assert plan.value in self.ready
-        n, kind, batch = self.plans[plan.value]
+    def later(self, name: str, given: tuple[Any, ...]) -> Callable[[], Any] | None:
+        if not name.startswith("cufftExec"):
+            return None
+        plan = self.plans[given[0].value]
+        now = dict(plan)
+
+        def run() -> None:
+            assert plan in self.plans.values(), "a plan that is destroyed"
+            self.transform(name.removeprefix("cufftExec"), now, *given)
+
+        return run
+
+    def transform(
+        self, letters: str, known: Any, plan: Any, source: Any, target: Any, *direction: Any
+    ) -> None:
+        known = known or self.plans[plan.value]
+        assert known["stream"] == self.stream()
+        (n, kind, batch), area = known["shape"], ctypes.c_void_p(known["area"])
+        memory(area, np.uint8, 8 * SCRATCH)[...] = 13  # it is ours
         codes = {"R2C": 0x2A, "C2R": 0x2C, "C2C": 0x29, "D2Z": 0x6A, "Z2D": 0x6C, "Z2Z": 0x69}
         assert codes[letters] == kind and address(source) != address(target)
         types = {"R": "S", "C": "C", "D": "D", "Z": "Z"}

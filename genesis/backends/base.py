@@ -316,6 +316,18 @@ class Later(Protocol):
         ...
 
 
+class Word(Memory, Later, Protocol):
+    """Memory for a number that a run computes, and what gives that number."""
+
+
+class Words(Protocol):
+    """Words that the runs of a program take turns with."""
+
+    def next(self) -> Word:
+        """The word of the next run. May wait for an earlier one."""
+        ...
+
+
 class Executable(Protocol):
     """A loaded program.
 
@@ -398,6 +410,13 @@ class Backend(ABC):
 
         It is the memory itself where the host can address it, which it keeps alive; else a copy.
         """
+
+    def words(self) -> Words | None:
+        """Memory for a word of every run of a program, which the host sees without asking for it.
+
+        None where `word_later` has to be asked.
+        """
+        return None
 
     def word_later(self, memory: Memory) -> Later | None:
         """The 64-bit word that is in memory once all that was started has run; None: it is now.

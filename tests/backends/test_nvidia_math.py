@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import genesis
 from genesis import ndarray as nd
 from genesis.backends.gpu.library import nvidia_math, shared_objects
 from genesis.backends.gpu.runtime import nvidia
+from genesis.backends.gpu.runtime.program import Array
 from genesis.ir.dtype import as_dtype
 from genesis.ir.numpy_library import reference
 from genesis.ndarray.core.realisation import backend_of
@@ -26,7 +28,7 @@ from tests.interpreted_cuda import passes
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 REAL = ["float32", "float64"]
 ALL = [*REAL, "complex64", "complex128"]
-REFUSED = ("cufftPlan1d", "cufftExecR2C", "cublasCreate_v2", "cusolverDnCreate",
+REFUSED = ("cufftCreate", "cufftExecR2C", "cublasCreate_v2", "cusolverDnCreate",
            "cusolverDnSpotrf_bufferSize")  # fmt: skip
 on_gpu = pytest.mark.gpu
 
@@ -42,9 +44,7 @@ def libraries() -> Iterator[dict[str, Any]]:
     api: Any = nvidia.driver()._api
     device = backend_of("cuda").device  # type: ignore[attr-defined]
     kinds = {"cublas": Blas, "cusolver": Solver, "cufft": Fourier}
-    found = {
-        name: kind(api.cuCtxSynchronize, lambda: int(device.stream)) for name, kind in kinds.items()
-    }
+    found = {name: kind(api, lambda: int(device.stream)) for name, kind in kinds.items()}
     with pytest.MonkeyPatch.context() as patch:  # programs keep the handles that they were given
         patch.setattr(nvidia_math, "loaded", found.get)
         yield found
@@ -85,19 +85,74 @@ def test_transforms(libraries: Any, rng: np.random.Generator, dtype: str, norm: 
         close(nd.fft.fft(on_device(z), norm=norm), np.fft.fft(z, norm=norm))
         close(nd.fft.ifft(on_device(z), norm=norm), np.fft.ifft(z, norm=norm))
     if libraries:
-        assert libraries["cufft"].called["cufftPlan1d"] >= 2
+        assert libraries["cufft"].called["cufftMakePlan1d"] >= 2
 
 
 @on_gpu
 def test_plans_are_kept_and_given_back(libraries: Any, rng: np.random.Generator) -> None:
-    before = libraries["cufft"].called["cufftPlan1d"] if libraries else 0
+    before = libraries["cufft"].called["cufftMakePlan1d"] if libraries else 0
     for n in [*range(2, nvidia_math.PLANS + 6), 2]:
         x = drawn(rng, "float32", 2, n)
         close(nd.fft.rfft(on_device(x)), np.fft.rfft(x))
         close(nd.fft.rfft(on_device(x)), np.fft.rfft(x))
     if libraries:
         assert len(libraries["cufft"].plans) == nvidia_math.PLANS
-        assert libraries["cufft"].called["cufftPlan1d"] - before == nvidia_math.PLANS + 5
+        assert libraries["cufft"].called["cufftMakePlan1d"] - before == nvidia_math.PLANS + 5
+
+
+@on_gpu
+def test_transforms_are_captured(libraries: Any, rng: np.random.Generator) -> None:
+    """Behind kernels and before others, in memory that nobody else gets."""
+
+    def filtered(x: nd.NDArray) -> nd.NDArray:
+        half = nd.fft.rfft(x * 2.0)
+        return nd.fft.irfft(half * (half.real > 0), x.shape[-1], norm="ortho") + 1.0
+
+    def wanted(x: Any) -> Any:
+        half = np.fft.rfft(x * 2)
+        return np.fft.irfft(half * (half.real > 0), x.shape[-1], norm="ortho") + 1
+
+    run, x = genesis.jit(filtered), nd.zeros((3, 10), device="cuda")
+    api: Any = nvidia.driver()._api
+    before = api.launched["graph"] if libraries else 0
+    for k in range(6):
+        contents = drawn(rng, "float32", 3, 10)
+        x[...] = nd.array(contents, device="cuda")
+        found = run(x)
+        others = [nd.full((3, n), 7.0, device="cuda").realize() for n in range(1, 12)]
+        close(found, wanted(contents))
+        del found
+        assert all((other.numpy() == 7).all() for other in others)
+        if k == 2:
+            for n in range(20, 22 + nvidia_math.PLANS):  # its plans are not kept any more
+                nd.fft.rfft(nd.ones((n,), device="cuda")).realize()
+    if libraries:
+        assert api.launched["graph"] - before >= 3
+
+
+@on_gpu
+def test_another_queue(libraries: Any, rng: np.random.Generator) -> None:
+    backend: Any = backend_of("cuda")
+    x = drawn(rng, "float32", 3, 12)
+    half = nd.fft.rfft(on_device(x))
+    close(half, np.fft.rfft(x))
+    given, made = half.realize(), on_device(x).realize()
+    operands = [
+        Array(v.storage.actual.memory.pointer, v.dtype, v.shape)  # type: ignore[union-attr]
+        for v in (given, made)
+    ]
+    stream = backend.device.call("StreamCreate", 1)
+    backend.synchronize()
+    with backend.lent(stream), backend.device:
+        if libraries:
+            for library in libraries.values():
+                library.stream = lambda: int(stream)
+        assert backend.library("fourier.irfft", (12, None), operands[:1], operands[1:])
+        assert not nvidia.driver()._api.streams[stream].pending if libraries else True
+    if libraries:
+        for library in libraries.values():
+            library.stream = lambda: int(backend.device.stream)
+    close(made, x)
 
 
 @on_gpu
@@ -146,7 +201,10 @@ def test_solutions(libraries: Any, rng: np.random.Generator, dtype: str) -> None
     before = libraries["cublas"].called[f"cublas{letter}trsm_v2"] if libraries else 0
     a, b = drawn(rng, dtype, 3, 5, 5), drawn(rng, dtype, 3, 5, 2)
     close(nd.linalg.solve(on_device(a), on_device(b)), np.linalg.solve(a, b))
+    close(nd.linalg.solve(on_device(a), on_device(b[..., :1])), np.linalg.solve(a, b[..., :1]))
     close(nd.linalg.inv(on_device(a)), np.linalg.inv(a))
+    close(nd.linalg.inv(on_device(a[0])), np.linalg.inv(a[0]))  # one matrix goes another way
+    close(nd.linalg.solve(on_device(a[0]), on_device(b[0])), np.linalg.solve(a[0], b[0]))
     for upper in (False, True):
         for unit in (False, True):
             half = np.triu(a) if upper else np.tril(a)
@@ -156,8 +214,12 @@ def test_solutions(libraries: Any, rng: np.random.Generator, dtype: str) -> None
             )
             wanted = reference("linalg.triangular")((upper, unit), half, b)[0]
             close(found, wanted)
+            column = nd.linalg.solve_triangular(
+                on_device(half), on_device(b[..., :1]), upper=upper, unitriangular=unit
+            )
+            close(column, wanted[..., :1])
     if libraries:
-        assert libraries["cublas"].called[f"cublas{letter}trsm_v2"] - before == 12
+        assert libraries["cublas"].called[f"cublas{letter}trsm_v2"] - before == 24
 
 
 @on_gpu

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from genesis.backends import base
 from genesis.backends.gpu.chip import Described, describe
 from genesis.backends.gpu.launch_entry import parsed
-from genesis.backends.gpu.runtime import amd, memory, nvidia, program
+from genesis.backends.gpu.runtime import amd, host_words, memory, nvidia, program
 from genesis.backends.gpu.runtime.driver import Device, Driver, DriverError
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
@@ -40,6 +40,7 @@ class GPUBackend(base.Backend):
         self._loaded: WeakValueDictionary[str, program.DeviceCode] = WeakValueDictionary()
         self._unaligned: WeakValueDictionary[str, program.DeviceCode] = WeakValueDictionary()
         self._dead: deque[tuple[Any, bytes]] = deque()
+        self._words: deque[int] = deque()  # that nobody has
 
     @property
     def chip(self) -> Described:
@@ -58,7 +59,8 @@ class GPUBackend(base.Backend):
 
     def allocate_many(self, sizes: Sequence[int]) -> list[base.Memory]:
         """Memory for several requests, in one step."""
-        return list(self.pool.allocate_many(sizes))
+        found: list[Any] = self.pool.allocate_many(sizes)
+        return found
 
     def memory_stats(self) -> base.MemoryStats:
         """The caching allocator's state."""
@@ -103,6 +105,10 @@ class GPUBackend(base.Backend):
         contents = self._transfers.download(memory_.pointer + low * size, count * size)
         steps = [s * size for s in strides]
         return np.ndarray(tuple(shape), dtype.numpy, contents, (offset - low) * size, steps)
+
+    def words(self) -> base.Words:
+        """As many as a program has graphs: each finds its own again."""
+        return host_words.Words(program.GRAPHS, self.device, self._words)
 
     def word_later(self, memory_: base.Memory) -> base.Later:
         """A word, once the programs before it have run."""

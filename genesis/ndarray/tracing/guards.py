@@ -35,7 +35,7 @@ _PLAIN = (bool, int, str, bytes, range, type(None))
 _LIGHT = (
     FunctionType, BuiltinFunctionType, ModuleType, type, type(MISSING), bool, int, str, type(None),
 )  # fmt: skip
-_NUMBERS = (int, float, str)
+_VALUES = (bool, int, float, complex, str, bytes, type(None))
 #: What classes have that gives itself when it is read from the class.
 _METHODS = (FunctionType, property, type(list.append), type(object.__init__))
 _UNSETTLED = (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned)
@@ -148,7 +148,7 @@ class Guards:
     """
 
     __slots__ = (
-        "_attributes", "_count", "_counted", "_guards", "_items", "_lines", "_names", "_numbers",
+        "_attributes", "_count", "_counted", "_guards", "_items", "_lines", "_names", "_values",
     )  # fmt: skip
 
     def __init__(
@@ -162,8 +162,8 @@ class Guards:
         self._names: list[tuple[Callable[..., Any], Any, Any]] = []
         self._items: list[tuple[Callable[..., Any], Any, Source]] = []
         self._attributes: list[tuple[Source, str, Source]] = []
-        #: Attributes that are numbers or texts: those are as good as their equals.
-        self._numbers: list[tuple[Place, Any]] = []
+        #: Attributes and variables that are plain values: those are as good as their equals.
+        self._values: list[tuple[Source, str, Any, Place]] = []
         self._lines: dict[int, tuple[CodeType | None, int]] = {}  # where places were read
         for read in reads:
             if self._is_direct(read, sources):
@@ -205,14 +205,14 @@ class Guards:
             self._attributes.append((ref(owner), name, _constant(value)))
             return True
         if kind == "cell" or (kind == "attribute" and not _is_counted(read)):
-            if kind == "attribute" and type(value) in _NUMBERS:
+            found = "cell_contents" if kind == "cell" else name
+            if _is_plain(value):
                 place = Place(sources(owner), kind, name)
                 self._lines[id(place)] = read.at
-                self._numbers.append((place, value))
+                self._values.append((place.owner, found, value, place))
                 return True
             same = _identified(value)
             if same is not None:
-                found = "cell_contents" if kind == "cell" else name
                 self._attributes.append((sources(owner), found, same))
             return same is not None
         return False
@@ -231,7 +231,7 @@ class Guards:
                 found = getattr(owner(), name)
                 if found is None or found is not same():
                     return False
-            for (owner, _, name), value in self._numbers:
+            for owner, name, value, _ in self._values:
                 found = getattr(owner(), name)
                 if found is not value and fingerprint(found) != fingerprint(value):
                     return False
@@ -253,8 +253,8 @@ class Guards:
         for get, name, value in self._names:
             if value is MISSING and get(name, MISSING) is not MISSING:
                 return f"the name {name!r} has been defined"
-        numbers = [(place, Guard.on(value)) for place, value in self._numbers]
-        for place, guard in (*numbers, *self._guards, *self._counted):
+        values = [(place, Guard.on(value)) for _, _, value, place in self._values]
+        for place, guard in (*values, *self._guards, *self._counted):
             if not guard.accepts(place()):
                 code, instruction = self._lines.get(id(place), (None, 0))
                 where = "" if code is None else f" (read at {located(code, instruction)})"
@@ -265,7 +265,7 @@ class Guards:
         return None
 
     def __len__(self) -> int:
-        direct = len(self._names) + len(self._items) + len(self._attributes) + len(self._numbers)
+        direct = len(self._names) + len(self._items) + len(self._attributes) + len(self._values)
         return direct + len(self._guards) + len(self._counted)
 
 
@@ -482,7 +482,14 @@ def _constant(value: Any) -> Source:
 
 def _is_settled(value: Any) -> bool:
     """Whether the same object is proof enough: it cannot have changed in a guarded way."""
-    return not isinstance(value, _UNSETTLED)
+    return not isinstance(value, _UNSETTLED) or _is_plain(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number, a text or a tuple of such: it never changes, and keeps nothing."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return type(value) in _VALUES
 
 
 def _elements(value: Any) -> list[Source] | None:

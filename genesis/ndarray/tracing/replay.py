@@ -55,7 +55,7 @@ class Replay:
 
     __slots__ = (
         "_checks", "_frame", "_gradients", "_kept", "_makers", "_nbytes", "_outputs", "_pure",
-        "_reused", "_several", "_spent", "recording", "sizes", "writes",
+        "_reused", "_several", "_spent", "_words", "recording", "sizes", "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
@@ -111,6 +111,9 @@ class Replay:
         for number, name, extent, axis, where in recording.checks:
             checks.setdefault(number, []).append((name, evaluate(extent, sizes), axis, where))
         self._checks = list(checks.items())
+        #: Where codes are written that the host sees by itself, each by the number of its output.
+        words = [(number, program.backend.words()) for number in checks if number < len(nbytes)]
+        self._words = {number: found for number, found in words if found is not None}
         rare = (
             recording.neighbours, recording.outside, recording.passed, self._reused, self._spent,
             recording.apart_from, self._checks, self._kept, self.writes,
@@ -179,15 +182,15 @@ class Replay:
             recording.require_apart(tree)
         held = [arrays[k].storage.actual for k in recording.arguments]
         if recording.outside:
-            held += [source().actual for source in recording.outside]  # type: ignore[union-attr]
-        pointers = [v.memory.pointer for v in held]  # type: ignore[union-attr]
+            held += map(_actual, map(call, recording.outside))
+        pointers = list(map(_pointer, map(_memory, held)))
         if starts is not None:
             for slot, k in enumerate(recording.arguments):
                 pointers[slot] += starts[k]
         frame = self._frame[:]
         frame[: len(pointers)] = words("Q", pointers)
         slots = recording.slots
-        memories = self._with_slots(tree) if slots else self._allocated(self._nbytes)
+        memories = self._with_slots(tree) if slots else self._allocated(range(len(self._nbytes)))
         if self._reused:
             memories += self._taken_over(held, pointers, frame)
         device = recording.device
@@ -259,7 +262,15 @@ class Replay:
             self._kept.seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
         return self._kept.prepared(frame, same and events.watcher is None, held)
 
-    def _allocated(self, sizes: Sequence[int]) -> list[Memory]:
+    def _allocated(self, numbers: Sequence[int]) -> list[Memory]:
+        """Memory for outputs that have none of others."""
+        words = self._words
+        if not words:
+            return self._room([self._nbytes[k] for k in numbers])
+        others = iter(self._room([self._nbytes[k] for k in numbers if k not in words]))
+        return [words[k].next() if k in words else next(others) for k in numbers]
+
+    def _room(self, sizes: Sequence[int]) -> list[Memory]:
         """Memory of these sizes: first what spent storages have, where nobody sees it."""
         allocate = self.recording.program.backend.allocate_many
         if not self._spent:
@@ -303,7 +314,7 @@ class Replay:
                     slot.again = storage
                     memories[number] = value[0].memory
         missing = [n for n, memory in enumerate(memories) if memory is None]
-        found = self._allocated([self._nbytes[n] for n in missing])
+        found = self._allocated(missing)
         for n, memory in zip(missing, found, strict=True):
             memories[n] = memory
         return memories
@@ -405,7 +416,9 @@ class Replay:
         for number, checks in self._checks:
             memory = values[number].memory
             assert memory is not None
-            later = self.recording.program.backend.word_later(memory)
+            later: Any = memory  # which says itself what is written to it
+            if number not in self._words:
+                later = self.recording.program.backend.word_later(memory)
             if later is not None:
                 defer(later, checks)
                 continue

@@ -14,7 +14,8 @@ device, which is read before a call is said to be done.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from math import prod, sqrt
 from threading import Lock
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from genesis.backends.gpu.library.shared_objects import loaded
-from genesis.backends.gpu.runtime.driver import Device
+from genesis.backends.gpu.runtime.driver import Device, Driver
 from genesis.backends.gpu.runtime.memory import Pool
 from genesis.backends.gpu.runtime.program import Array
 from genesis.backends.gpu.runtime.transfer import Transfers
@@ -35,36 +36,74 @@ TRANSFORMS = {
     ("fft", complex64): ("C2C", 0x29), ("rfft", float64): ("D2Z", 0x6A),
     ("irfft", complex128): ("Z2D", 0x6C), ("fft", complex128): ("Z2Z", 0x69),
 }  # fmt: skip
+#: What makes the handle of a library, and what gives it a queue.
+HANDLES = {
+    "cublas": ("cublasCreate_v2", "cublasSetStream_v2"),
+    "cusolver": ("cusolverDnCreate", "cusolverDnSetStream"),
+}
 LOWER, UPPER = 0, 1
 PLAIN, TURNED = 0, 1
-RIGHT = 1
+LEFT = 0
 VECTORS = 1
 #: Plans of transforms that are kept.
 PLANS = 32
+#: Several matrices of up to so many rows are factored by one call.
+TOGETHER = 256
 
 
 class Mathematics:
-    """The libraries of one device, their handles made when they are first needed."""
+    """The libraries of one device, their handles made when they are first needed.
+
+    They have memory of their own, which one queue uses at a time.
+    """
 
     def __init__(self, device: Device, pool: Pool, transfers: Transfers) -> None:
         self.device, self.pool, self.transfers = device, pool, transfers
         self._lock = Lock()
         self._handles: dict[str, ctypes.c_void_p] = {}
-        self._plans: dict[tuple[int, int, int], ctypes.c_int] = {}
+        self._stream = 0  # the queue that handles are for
+        self._plans: dict[tuple[int, int, int], _Plan] = {}
+        self._used: list[object] = []
+        self._is_captured = False
+
+    def is_queued(self, name: str) -> bool:
+        """Transforms are; of factorisations the host asks whether they went well."""
+        return name.startswith("fourier.") and name in CALLS
 
     def __call__(
-        self, name: str, options: tuple[Any, ...], operands: list[Array], results: list[Array]
+        self,
+        name: str,
+        options: tuple[Any, ...],
+        operands: list[Array],
+        results: list[Array],
+        used: list[object] | None = None,
     ) -> bool:
         """Compute the results of an operation; False if that is left to the host."""
         found = CALLS.get(name)
         known = all(x.dtype in LETTERS for x in operands)
         if found is None or not known or any(x.nbytes == 0 for x in (*operands, *results)):
             return False
-        try:
-            with self._lock:  # handles and plans are for one thread at a time
+        with self._lock:  # handles and plans are for one thread at a time
+            self._used, self._is_captured = [] if used is None else used, used is not None
+            try:
+                self._enter(int(self.device.stream))
                 return found(self, options, operands, results)
-        except _Refused:
-            return False
+            except _Refused:
+                return False
+            finally:
+                if self._used and self.device.is_lent and not self._is_captured:
+                    # What is forgotten now is used next in our own queue.
+                    self.device.call("StreamSynchronize", self.device.stream)
+                self._used = []
+
+    def _enter(self, stream: int) -> None:
+        """Let handles work for a queue, when the one before has done what they did for it."""
+        if stream != self._stream:
+            if self._stream and not self._is_captured:
+                self.device.call("StreamSynchronize", self._stream)
+            for name, handle in self._handles.items():
+                self.do(name, HANDLES[name][1], handle, _at(stream))
+            self._stream = stream
 
     # ---- what all of them need
     def do(self, library: str, function: str, *arguments: Any) -> None:
@@ -85,7 +124,9 @@ class Mathematics:
 
     def room(self, nbytes: int) -> Any:
         """Memory until it is forgotten: what uses it next is behind this in the queue."""
-        return self.pool.allocate_many((max(1, nbytes),))[0]
+        memory = self.pool.allocate_many((max(1, nbytes),))[0]
+        self._used.append(memory)
+        return memory
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy memory of the device."""
@@ -112,6 +153,14 @@ class Mathematics:
         self.blas(dtype, "trttp", uplo, n, _at(source), ld, _at(packed.pointer))
         self.blas(dtype, "tpttr", uplo, n, _at(packed.pointer), _at(target), n)
 
+    def table(self, x: Array) -> ctypes.c_void_p:
+        """The addresses of its matrices in the device's memory, for functions of all of them."""
+        count, size = prod(x.shape[:-2]), prod(x.shape[-2:]) * x.dtype.itemsize
+        room = self.room(8 * count)
+        addresses = x.pointer + size * np.arange(count, dtype=np.uint64)
+        self.transfers.write(room.pointer, addresses.astype(np.uint64))
+        return _at(room.pointer)
+
     def identity(self, dtype: DType, target: int, n: int) -> None:
         """Write ones to the diagonal of a matrix, and zeros elsewhere."""
         size = dtype.itemsize
@@ -122,16 +171,25 @@ class Mathematics:
         self.device.call("MemsetD2D32Async", target + 4 * int(place), *every)
 
     def plan(self, kind: int, n: int, batch: int) -> ctypes.c_int:
-        """A plan for transforms of contiguous rows."""
+        """A plan for transforms of contiguous rows, for the next one alone."""
         key = kind, n, batch
         if key not in self._plans:
+            if self._is_captured:
+                raise _Refused("plans are not made while a queue is captured")
             if len(self._plans) == PLANS:
-                self.do("cufft", "cufftDestroy", self._plans.pop(next(iter(self._plans))))
-            made = ctypes.c_int()
-            self.do("cufft", "cufftPlan1d", ctypes.byref(made), n, kind, batch)
-            self.do("cufft", "cufftSetStream", made, _at(int(self.device.stream)))
-            self._plans[key] = made
-        return self._plans[key]
+                del self._plans[next(iter(self._plans))]
+            made, size = ctypes.c_int(), ctypes.c_size_t()
+            self.do("cufft", "cufftCreate", ctypes.byref(made))
+            plan = _Plan(made, size, self._library("cufft"), self.device.driver)
+            self.do("cufft", "cufftSetAutoAllocation", made, 0)
+            self.do("cufft", "cufftMakePlan1d", made, n, kind, batch, ctypes.byref(size))
+            self._plans[key] = plan
+        found = self._plans[key]
+        self._used.append(found)
+        scratch = self.room(found.nbytes.value)
+        self.do("cufft", "cufftSetStream", found.handle, _at(self._stream))
+        self.do("cufft", "cufftSetWorkArea", found.handle, _at(scratch.pointer))
+        return found.handle
 
     def _library(self, name: str) -> Any:
         library = loaded(name)
@@ -141,15 +199,26 @@ class Mathematics:
 
     def _handle(self, name: str) -> ctypes.c_void_p:
         if name not in self._handles:
-            create, stream = {
-                "cublas": ("cublasCreate_v2", "cublasSetStream_v2"),
-                "cusolver": ("cusolverDnCreate", "cusolverDnSetStream"),
-            }[name]
+            create, stream = HANDLES[name]
             made = ctypes.c_void_p()
             self.do(name, create, ctypes.byref(made))
-            self.do(name, stream, made, _at(int(self.device.stream)))
+            self.do(name, stream, made, _at(self._stream))
             self._handles[name] = made
         return self._handles[name]
+
+
+class _Plan:
+    """A plan of cuFFT, and the bytes it works in; destroyed when nobody has it any more."""
+
+    def __init__(
+        self, handle: ctypes.c_int, nbytes: ctypes.c_size_t, library: Any, driver: Driver
+    ) -> None:
+        self.handle, self.nbytes = handle, nbytes
+        self._library, self._driver = library, driver
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending() and not self._driver.child:
+            self._library.cufftDestroy(self.handle)
 
 
 class _Refused(Exception):
@@ -231,12 +300,22 @@ def _cholesky(m: Mathematics, options: Any, given: list[Array], made: list[Array
     return m.good(info.pointer, batch)
 
 
+def _is_together(a: Array) -> bool:
+    """Whether one call has all matrices of a batch."""
+    return prod(a.shape[:-2]) > 1 and a.shape[-1] <= TOGETHER
+
+
 def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
     """LU factors of the transposes of matrices, the rows exchanged, and whether that worked."""
     n, size = a.shape[-1], ctypes.c_int()
     batch = prod(a.shape[:-2])
     factors, pivots, info = m.room(a.nbytes), m.room(4 * batch * n), m.room(4 * batch)
     m.copy(factors.pointer, a.pointer, a.nbytes)
+    if _is_together(a):
+        table = m.table(a._replace(pointer=factors.pointer))
+        every = table, n, _at(pivots.pointer), _at(info.pointer), batch
+        m.blas(a.dtype, "getrfBatched", n, *every)
+        return factors, pivots, info
     m.solver(a.dtype, "getrf_bufferSize", n, n, _at(factors.pointer), n, ctypes.byref(size))
     scratch = m.room(size.value * a.dtype.itemsize)
     for k, matrix in enumerate(a._replace(pointer=factors.pointer).matrices()):
@@ -246,21 +325,22 @@ def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
 
 
 def _substituted(
-    m: Mathematics,
-    a: Array,
-    factors: Any,
-    pivots: Any,
-    how: int,
-    right: Sequence[int],
-    columns: int,
+    m: Mathematics, a: Array, factors: Any, pivots: Any, how: int, right: Array, columns: int
 ) -> None:
-    """Solve for right-hand sides, in place, with factors of the transposes."""
+    """Solve for right-hand sides that lie by columns, in place, with factors of the transposes."""
     n = a.shape[-1]
-    status = m.room(4)
-    for k, (matrix, b) in enumerate(
-        zip(a._replace(pointer=factors.pointer).matrices(), right, strict=True)
-    ):
-        rest = _at(pivots.pointer + 4 * k * n), _at(b), n, _at(status.pointer)
+    whole = a._replace(pointer=factors.pointer)
+    if _is_together(a):
+        given = m.table(whole), n, _at(pivots.pointer), m.table(right), n
+        status = ctypes.c_int()
+        m.blas(
+            a.dtype, "getrsBatched", how, n, columns, *given, ctypes.byref(status),
+            prod(a.shape[:-2]),
+        )  # fmt: skip
+        return
+    info = m.room(4)
+    for k, (matrix, b) in enumerate(zip(whole.matrices(), right.matrices(), strict=True)):
+        rest = _at(pivots.pointer + 4 * k * n), _at(b), n, _at(info.pointer)
         m.solver(a.dtype, "getrs", how, n, columns, _at(matrix), n, *rest)
 
 
@@ -271,12 +351,15 @@ def _solve(m: Mathematics, options: Any, given: list[Array], made: list[Array]) 
         return False
     n, columns = b.shape[-2:]
     factors, pivots, info = _factored(m, a)
-    turned = m.room(b.nbytes)
-    places = list(b._replace(pointer=turned.pointer).matrices())
-    for source, target in zip(b.matrices(), places, strict=True):
+    if columns == 1:  # lies by rows as by columns
+        m.copy(x.pointer, b.pointer, b.nbytes)
+        _substituted(m, a, factors, pivots, TURNED, x, columns)
+        return m.good(info.pointer, prod(a.shape[:-2]))
+    turned = b._replace(pointer=m.room(b.nbytes).pointer)
+    for source, target in zip(b.matrices(), turned.matrices(), strict=True):
         m.turn(b.dtype, target, source, n, columns)
-    _substituted(m, a, factors, pivots, TURNED, places, columns)
-    for source, target in zip(places, x.matrices(), strict=True):
+    _substituted(m, a, factors, pivots, TURNED, turned, columns)
+    for source, target in zip(turned.matrices(), x.matrices(), strict=True):
         m.turn(b.dtype, target, source, columns, n)
     return m.good(info.pointer, prod(a.shape[:-2]))
 
@@ -286,9 +369,13 @@ def _inverse(m: Mathematics, options: Any, given: list[Array], made: list[Array]
     (a,), (x, *order) = given, made
     n = a.shape[-1]
     factors, pivots, info = _factored(m, a)
-    for target in x.matrices():
-        m.identity(x.dtype, target, n)
-    _substituted(m, a, factors, pivots, PLAIN, list(x.matrices()), n)
+    if not _is_together(a):
+        for target in x.matrices():
+            m.identity(x.dtype, target, n)
+        _substituted(m, a, factors, pivots, PLAIN, x, n)
+    else:
+        every = m.table(a._replace(pointer=factors.pointer)), n, _at(pivots.pointer), m.table(x), n
+        m.blas(a.dtype, "getriBatched", n, *every, _at(info.pointer), prod(a.shape[:-2]))
     for zeros in order:
         m.clear(zeros.pointer, zeros.nbytes)
     return m.good(info.pointer, prod(a.shape[:-2]))
@@ -298,18 +385,25 @@ def _triangular(checked: bool) -> LibraryFunction:
     def run(
         m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]
     ) -> bool:
-        """X A = B of transposes, from the right."""
+        """By columns, with the transpose: from the left is how trsm is fast."""
         (a, b), (x,), (upper, unit) = given, made, options
         if a.shape[:-2] != b.shape[:-2]:
             return False
         n, columns = b.shape[-2:]
         if checked and not unit and not all(_regular(m, a.dtype, k, n) for k in a.matrices()):
             return False
-        m.copy(x.pointer, b.pointer, b.nbytes)
-        for matrix, result in zip(a.matrices(), x.matrices(), strict=True):
-            how = RIGHT, LOWER if upper else UPPER, PLAIN, int(unit), columns, n
-            where = _number(a.dtype, 1), _at(matrix), n, _at(result), columns
+        turned = x if columns == 1 else x._replace(pointer=m.room(x.nbytes).pointer)
+        how = LEFT, LOWER if upper else UPPER, TURNED, int(unit), n, columns
+        if columns == 1:  # lies by rows as by columns
+            m.copy(x.pointer, b.pointer, b.nbytes)
+        every = zip(a.matrices(), b.matrices(), turned.matrices(), x.matrices(), strict=True)
+        for matrix, right, work, result in every:
+            if columns > 1:
+                m.turn(b.dtype, work, right, n, columns)
+            where = _number(a.dtype, 1), _at(matrix), n, _at(work), n
             m.blas(a.dtype, "trsm_v2", *how, *where)
+            if columns > 1:
+                m.turn(b.dtype, result, work, columns, n)
         return True
 
     return run

@@ -106,6 +106,13 @@ class Driver(ABC):
         module = self.call("ModuleLoadData", image)
         return self.call("ModuleGetFunction", module, name.encode()), module
 
+    def captured(self, stream: Any, work: Callable[[], object]) -> Any:
+        """A graph of what `work` puts into a queue, which is not run; None: this driver has none.
+
+        What `work` raises is raised, and nothing is left of what it put there.
+        """
+        return None
+
     def is_captured(self, stream: Any) -> bool:
         """Whether what is put into a queue is not run, but becomes part of a graph."""
         return int(self.call("StreamIsCapturing", stream)) != 0
@@ -183,6 +190,11 @@ class Device:
         lent = _thread.lent.get(self.number) if _thread.lent else None
         return self._stream if lent is None else lent
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether this thread's programs run in a queue of another library."""
+        return self.number in _thread.lent
+
     @contextmanager
     def lent(self, stream: int) -> Iterator[None]:
         """Let this thread's programs run in a queue of another library inside the ``with`` block.
@@ -197,7 +209,7 @@ class Device:
 
     def is_recorded(self) -> bool:
         """Whether what this thread starts is not run, but recorded by who lent it a queue."""
-        if self.number not in _thread.lent:
+        if not self.is_lent:
             return False
         with self:
             return self.driver.is_captured(self.stream)

@@ -60,7 +60,7 @@ class _Block(Memory):
 
     __slots__ = ("capacity", "pool")
 
-    def __init__(self, pointer: int, nbytes: int, freed_at: int, capacity: int, pool: Pool) -> None:
+    def __init__(self, nbytes: int, capacity: int, pool: Pool, pointer: int, freed_at: int) -> None:
         self.pointer, self.nbytes, self.owner, self.freed_at = pointer, nbytes, None, freed_at
         self.capacity = capacity
         self.pool = pool
@@ -98,17 +98,16 @@ class Pool:
                     capacity = rounded(nbytes)
                     region = self._small if capacity <= SMALL else self._large
                     found = region.arena.take(capacity) or self._obtain(nbytes, capacity, region)
-                    pointer, freed_at = found
-                    block = _Block(pointer, nbytes, freed_at, capacity, self)
+                    result.append(_Block(nbytes, capacity, self, *found))
                     self._live_blocks += 1
                     self._live_bytes += capacity
-                    result.append(block)
             except BaseException:
                 for region in (self._small, self._large):
                     region.arena.repair()
                 raise
             self._allocations += len(result)
-            self._peak = max(self._peak, self._live_bytes)
+            if self._live_bytes > self._peak:
+                self._peak = self._live_bytes
         return result
 
     def stats(self) -> MemoryStats:

@@ -74,6 +74,18 @@ class CUDA(Driver):
         self.call("GraphAddDependencies", graph, before, [node] * count, [edge] * count, count)
         return node
 
+    def captured(self, stream: Any, work: Callable[[], object]) -> Any:
+        """By the queue; meanwhile this thread may do what else it likes."""
+        self.call("StreamBeginCapture", stream, self._api.CUstreamCaptureMode(_RELAXED))
+        try:
+            work()
+        except BaseException:
+            error, graph = self.function("StreamEndCapture")(stream)
+            if not int(error):
+                self.call("GraphDestroy", graph)
+            raise
+        return self.call("StreamEndCapture", stream)
+
     def mapping(self, device: Device) -> tuple[Any, Any] | None:
         """Memory of the device, for itself to read and write."""
         if not device.attribute("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"):
@@ -127,5 +139,7 @@ def driver() -> CUDA:
 
 
 _SHARED = 48 << 10
+#: How a queue is captured: calls that are no work for a queue are allowed.
+_RELAXED = 2
 #: The port of a kernel that is reached once all its blocks have let the next one come.
 _PROGRAMMATIC = 1

@@ -8,7 +8,8 @@ gives the same blocks in the same order; so a few graphs are kept, found by thei
 another frame comes, the oldest graph gets new arguments where they differ.
 
 Steps that the host does are taken between launches, one after the other; some of them a library of
-the vendor does on the device instead.
+the vendor does on the device instead. Where a library only puts work into the queue, the queue is
+captured, and such a program is a graph, too, from the second run with a frame on.
 """
 
 from __future__ import annotations
@@ -101,9 +102,21 @@ class Library(Protocol):
     """A vendor's library: computes an operation of arrays on the device, or says that it cannot."""
 
     def __call__(
-        self, name: str, options: tuple[Any, ...], operands: list[Array], results: list[Array]
+        self,
+        name: str,
+        options: tuple[Any, ...],
+        operands: list[Array],
+        results: list[Array],
+        used: list[object] | None = None,
     ) -> bool:
-        """Whether the results are there, for whatever comes next in the queue."""
+        """Whether the results are there, for whatever comes next in the queue.
+
+        `used` receives what must live as long as that work may be run again.
+        """
+        ...
+
+    def is_queued(self, name: str) -> bool:
+        """Whether an operation waits for nothing: all of it is work for the queue."""
         ...
 
 
@@ -176,11 +189,16 @@ class _Graph:
     executable: Any
     nodes: list[_Node]
     driver: Driver
+    used: list[object]  # by what it runs besides
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ending() and not self.driver.child:
             self.driver.function("GraphExecDestroy")(self.executable)
             self.driver.function("GraphDestroy")(self.graph)
+
+
+class _NotQueued(RuntimeError):
+    """The host has a part in what was to be captured."""
 
 
 _Steps = list["_Step | base.Host | tuple[base.Repeat, _Steps]"]
@@ -216,7 +234,14 @@ class DeviceProgram:
         self._address = self._words.buffer_info()[0]
         self._load = load
         self._launch = device.driver.function("GraphLaunch")
-        self._mixed = any(isinstance(step, base.Host) for step in base.steps(records))
+        by_host = [step for step in base.steps(records) if isinstance(step, base.Host)]
+        self._mixed = bool(by_host)
+        self._queued = library is not None and all(
+            not step.is_exchange and library.is_queued(step.name) for step in by_host
+        )
+        self._used: list[object] = []  # by graphs of others
+        #: Frames of the last runs, for those that come again are captured.
+        self._frames: deque[bytes] = deque(maxlen=GRAPHS)
         #: Every record, a loop before what it repeats, and the ids of the steps it consists of.
         self._parts: list[tuple[base.Record, list[int]]] = []
         self._written: set[int] = set()  # slots of what launches write
@@ -236,7 +261,7 @@ class DeviceProgram:
             if self._device.is_recorded():  # as part of another graph, which replays its launches
                 with self._device:
                     self._take(frame)
-                    self._whole()
+                    self._whole(used=self._used)
                 return
             graph = self._graphs.get(key)
             # A graph knows the context it runs in; only some drivers want it to be current.
@@ -274,22 +299,28 @@ class DeviceProgram:
 
     def _run(self, frame: array[int], key: bytes) -> None:
         self._take(frame)
-        if self._mixed or not self.runs or self._count(self._steps) > LAUNCHES:
+        long = not self.runs or self._count(self._steps) > LAUNCHES
+        if long or (self._mixed and not (self._queued and key in self._frames)):
+            if self._queued:
+                self._frames.append(key)
             self._whole()
             return
-        graph = self._graphs.get(key) or self._captured()
+        graph = self._graphs.get(key) or (self._recorded() if self._mixed else self._captured())
+        if graph is None:
+            self._whole()
+            return
         self._graphs[key] = graph
         if not self._launched(graph):
             self._device.driver.fail("GraphLaunch", _INVALID_CONTEXT)
 
-    def _whole(self, marks: list[_Mark] | None = None) -> None:
+    def _whole(self, marks: list[_Mark] | None = None, used: list[object] | None = None) -> None:
         """One step after the other, all or none of them.
 
         A program without the host may overwrite what it reads: half of it must not run. So it is
         started by another thread, which no interrupt stops.
         """
         if self._mixed:
-            self._interpret(marks)
+            self._interpret(marks, used)
             self.runs += 1
             return
 
@@ -350,11 +381,16 @@ class DeviceProgram:
             for _ in loop.repetitions(self._words):
                 yield from self._sequence(body)
 
-    def _interpret(self, marks: list[_Mark] | None) -> None:
-        """One step after the other; `marks` receives each with the events before and behind it."""
+    def _interpret(
+        self, marks: list[_Mark] | None = None, used: list[object] | None = None
+    ) -> None:
+        """One step after the other; `marks` receives each with the events before and behind it.
+
+        `used`: it is captured, and this receives what must live as long as the graph.
+        """
         flying: _Flying = {}
         try:
-            self._interpreted(marks, flying)
+            self._interpreted(marks, flying, used)
             for finish, _ in flying.values():
                 finish()
         except BaseException:
@@ -363,7 +399,9 @@ class DeviceProgram:
                     finish()
             raise
 
-    def _interpreted(self, marks: list[_Mark] | None, flying: _Flying) -> None:
+    def _interpreted(
+        self, marks: list[_Mark] | None, flying: _Flying, used: list[object] | None
+    ) -> None:
         launch = self._device.driver.function("LaunchKernel")
         stream, words = self._device.stream, self._words
         for step in self._sequence(self._steps):
@@ -374,7 +412,9 @@ class DeviceProgram:
             if isinstance(step, base.Host):
                 if step.is_exchange:
                     flying[id(step)] = self._exchanged(step)
-                elif not self._by_library(step):
+                elif not self._by_library(step, used):
+                    if used is not None:
+                        raise _NotQueued(f"{step.name} is computed by the host: no graph has it")
                     step.run(self._read, self._write)
             elif blocks := step.blocks(words):
                 f = step.function(words)
@@ -396,12 +436,12 @@ class DeviceProgram:
                 return found, True
         return step.start(self._read, self._write), False
 
-    def _by_library(self, step: base.Host) -> bool:
+    def _by_library(self, step: base.Host, used: list[object] | None = None) -> bool:
         """Whether a library of the vendor has done what the host would do."""
         if self._library is None:
             return False
         given, made = ([self._array(x) for x in xs] for xs in (step.operands, step.results))
-        return self._library(step.name, step.options, given, made)
+        return self._library(step.name, step.options, given, made, used)
 
     def _array(self, operand: base.Operand) -> Array:
         shape = tuple(self._words[slot] for slot in operand.extents)
@@ -450,8 +490,23 @@ class DeviceProgram:
             early = bool(nodes) and self._early(nodes[-1].parameters, step)
             node = self._device.driver.follow(graph_handle, before_it, parameters, early)
             nodes.append(_Node(node, parameters, launches))
-        executable = self._call("GraphInstantiate", graph_handle, 0)
-        return _Graph(graph_handle, executable, nodes, self._device.driver)
+        return self._instantiated(graph_handle, nodes, [])
+
+    def _recorded(self) -> _Graph | None:
+        """A graph of all that a run puts into the queue; None if the host has a part in it."""
+        if len(self._graphs) == GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
+        used: list[object] = []
+        driver, stream = self._device.driver, self._device.stream
+        try:
+            graph = driver.captured(stream, lambda: self._interpret(used=used))
+        except _NotQueued:
+            return None
+        return None if graph is None else self._instantiated(graph, [], used)
+
+    def _instantiated(self, graph: Any, nodes: list[_Node], used: list[object]) -> _Graph:
+        executable = self._call("GraphInstantiate", graph, 0)
+        return _Graph(graph, executable, nodes, self._device.driver, used)
 
     def _early(self, before: Any, step: _Step) -> bool:
         """Whether a launch may start while the one before it runs.

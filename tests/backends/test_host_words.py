@@ -1,0 +1,98 @@
+"""Words that programs write to memory of the host: late, in turns, and by whom."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import genesis
+from genesis import ndarray as nd
+from genesis.backends.gpu.runtime import host_words
+from genesis.ndarray.core.realisation import backend_of
+from tests.interpreted_cuda import passes
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+on_gpu = pytest.mark.gpu
+
+
+def rows() -> tuple[Any, Any]:
+    """A jitted look-up, and its table."""
+    table = nd.array(np.arange(12, dtype=np.float32).reshape(4, 3), device="cuda").realize()
+    return genesis.jit(lambda table, index: table[index]), table
+
+
+def index(*positions: int) -> Any:
+    return nd.array(np.array(positions), device="cuda").realize()
+
+
+@on_gpu
+def test_more_runs_than_words_all_checked() -> None:
+    look_up, table = rows()
+    good, results = index(1, 3), list[Any]()
+    results += [look_up(table, good) for _ in range(11)]
+    assert all(x.tolist() == [[3, 4, 5], [9, 10, 11]] for x in results)
+
+
+@on_gpu
+@pytest.mark.parametrize("later", [0, 1, 3, 4, 9])
+def test_a_wrong_index_is_found_whoever_asks_first(later: int) -> None:
+    look_up, table = rows()
+    good, bad = index(1, 3), index(1, 4)
+    for _ in range(3):
+        look_up(table, good)
+    genesis.cuda.synchronize()
+    nd.ones((2,), device="cuda").tolist()  # nothing is undecided
+
+    def run() -> None:
+        look_up(table, bad)
+        for _ in range(later):
+            look_up(table, good)
+        look_up(table, good).tolist()
+
+    with pytest.raises(IndexError, match=r"index 4 is out of range for axis 0 of size 4"):
+        run()
+    assert look_up(table, good).tolist() == [[3, 4, 5], [9, 10, 11]]  # said once
+
+
+@on_gpu
+def test_two_programs_have_words_of_their_own() -> None:
+    look_up, table = rows()
+    other = genesis.jit(lambda table, index: table[index] * 2)
+    good, bad = index(0), index(-5)
+    for _ in range(6):
+        look_up(table, good)
+        other(table, good)
+    look_up(table, good).tolist()
+
+    def run() -> None:
+        other(table, bad)
+        for _ in range(3):
+            look_up(table, good)
+        look_up(table, good).tolist()
+
+    with pytest.raises(IndexError, match="index -5"):
+        run()
+
+
+@on_gpu
+def test_words_come_back_when_nobody_writes_to_them() -> None:
+    backend: Any = backend_of("cuda")
+    words = host_words.Words(4, backend.device, backend._words)
+    used = words.next()
+    free = len(backend._words)
+    del words  # of which one word may still be written to
+    assert len(backend._words) == free + 3
+    assert used.pointer not in backend._words
+    assert used(wait=False) is None
+    host_words.ctypes.c_uint64.from_address(used.pointer).value = 12
+    assert used(wait=False) == used(wait=True) == 12
+
+
+@pytest.mark.skipif(INTERPRETED, reason="runs the others so")
+@pytest.mark.parametrize("pace", ["", "3"])
+def test_by_the_interpreter(pace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACE", pace)
+    passes(__file__)
