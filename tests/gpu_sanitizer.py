@@ -16,26 +16,27 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import genesis
 from genesis import nn
+from genesis.backends.base import BadBinary
 from genesis.backends.gpu.runtime.memory import Memory, Pool
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 F = nn.functional
-Case = tuple[str, Callable[..., Any], list[tuple[int, ...]]]
+Case = tuple[str, Callable[..., Any], list["tuple[int, ...] | Positions"]]
 
 
 def pulled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with the gradients of its first arguments, which are floats."""
+    """The gradients of a function's arguments that are floats."""
 
     def run(*xs: Any) -> Any:
-        leaves = [x.detach().requires_grad_() for x in xs]
+        leaves = [x.detach().requires_grad_() if x.dtype.is_floating_point else x for x in xs]
         function(*leaves).float().square().mean().backward()
-        return [x.grad for x in leaves]
+        return [x.grad for x in leaves if x.requires_grad]
 
     return run
 
@@ -45,9 +46,11 @@ def attention(causal: bool) -> Callable[..., Any]:
     return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def indexed(rows: int, count: int) -> Any:
-    """Positions, some of them the same."""
-    return genesis.tensor((np.arange(count) * 7919) % rows)
+class Positions(NamedTuple):
+    """So many positions in an axis, some of them the same."""
+
+    count: int
+    below: int
 
 
 def cases() -> list[Case]:
@@ -95,19 +98,11 @@ def cases() -> list[Case]:
             pulled(lambda x, w, b: F.relu(F.batch_norm(x, None, None, w, b, True))),
             [(4, 6, 9, 9), (6,), (6,)],
         ),
-        ("embedding", lambda w: F.embedding(indexed(50, 33).to(w.device), w), [(50, 65)]),
-        (
-            "embedding, gradients",
-            pulled(lambda w: F.embedding(indexed(50, 133).to(w.device), w)),
-            [(50, 65)],
-        ),
+        ("embedding", F.embedding, [Positions(33, 50), (50, 65)]),
+        ("embedding, gradients", pulled(F.embedding), [Positions(133, 50), (50, 65)]),
         ("sort", lambda x: [x.sort(-1)[0], x.sort(0)[0], x.reshape(-1).sort()[0]], rows),
         ("top", lambda x: [x.topk(7, -1)[0], x.topk(1, -1)[0]], rows),
-        (
-            "cross entropy, gradients",
-            pulled(lambda x: F.cross_entropy(x, indexed(515, 37).to(x.device))),
-            rows,
-        ),
+        ("cross entropy, gradients", pulled(F.cross_entropy), [*rows, Positions(37, 515)]),
     ]
     return found
 
@@ -116,9 +111,14 @@ def computed(case: Case, dtype: str, device: str, number: int) -> list[Any]:
     """The results of a case on a device."""
     _, function, shapes = case
     random = np.random.default_rng(number)
-    arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
-    with genesis.no_grad():
-        xs = [genesis.tensor(x).to(getattr(genesis, dtype)).to(device) for x in arrays]
+    xs = []
+    for shape in shapes:
+        if isinstance(shape, Positions):
+            x = genesis.tensor((np.arange(shape.count) * 7919) % shape.below)
+        else:
+            x = genesis.tensor(random.standard_normal(shape).astype(np.float32))
+            x = x.to(getattr(genesis, dtype))
+        xs.append(x.to(device))
     run = function
     if "gradients" not in case[0]:
         run = genesis.no_grad()(function)
@@ -139,7 +139,11 @@ def run(share: str) -> int:
     wrong = 0
     every = [(k, c, t) for t in ("float32", "bfloat16") for k, c in enumerate(cases())]
     for k, case, dtype in every[number::of]:
-        here, there = (computed(case, dtype, device, k) for device in ("cuda", "cpu"))
+        try:
+            here, there = (computed(case, dtype, device, k) for device in ("cuda", "cpu"))
+        except BadBinary as error:  # a kernel that a tool cannot instrument
+            print(f"LEFT OUT {case[0]} {case[2]} {dtype}: {error}", flush=True)
+            continue
         bound = 1e-3 if dtype == "float32" else 5e-2
         for x, y in zip(here, there, strict=True):
             gap = float(np.linalg.norm(x - y)) / max(float(np.linalg.norm(y)), 1e-30)
@@ -176,7 +180,7 @@ def main() -> int:
         failed = 0
         for tool in options.tool:
             sanitizer = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99"]
-            sanitizer += ["--print-limit", "3"]
+            sanitizer += ["--print-limit", "3", "--report-api-errors", "no"]
             jobs = [[*sanitizer, *itself, f"{k}/{workers}"] for k in range(workers)]
             results = list(pool.map(checked, jobs))
             bad = [text for code, text in results if code]
@@ -184,6 +188,8 @@ def main() -> int:
             print(f"{tool}: {'clean' if not bad else f'{len(bad)} of {workers} processes not'}")
             for text in bad:
                 print(text[-3000:], flush=True)
+            for line in sorted({x for _, t in results for x in t.splitlines() if "LEFT OUT" in x}):
+                print(line)
     return failed
 
 
