@@ -35,7 +35,7 @@ import genesis
 from benchmarks.chart import stacked
 from benchmarks.models import Tree, bert, llama, mapped, resnet
 from genesis import ndarray as nd
-from genesis.backends import workers
+from genesis.backends import compile_workers
 from genesis.backends.base import Binary, Executable, Record
 from genesis.backends.cpu.backend import CPUBackend
 from genesis.backends.cpu.codegen import render
@@ -204,7 +204,7 @@ def measure(case: Case, machine_code: bool = True) -> dict[str, float]:
     """Milliseconds of each stage, and counts of nodes, kernels and distinct kernels."""
     clock = Clock()
     roots = record(case, clock)
-    workers.FEW = sys.maxsize  # all of the work is done, and counted, here
+    compile_workers.FEW = sys.maxsize  # all of the work is done, and counted, here
     start = process_time()
     with clock.watching():
         backend = CPUBackend() if machine_code else SourceOnly()

@@ -18,7 +18,7 @@ import numpy as np
 import genesis
 import genesis.distributed as gd
 from genesis import nn, optim
-from genesis.distributed.parity import encode
+from genesis.distributed.erasure_code import encode
 from genesis.ir.node import topological
 from tests.distributed.pretended import divided, pretended
 from tests.distributed.train import BATCH, GPT, LENGTH

@@ -19,7 +19,7 @@ os.environ.setdefault("GENESIS_NUM_THREADS", "1")
 import genesis
 from benchmarks.jit_outside import cnn, floats, integers, mlp, training_step, transformer
 from genesis import nn, optim
-from genesis.ndarray.tracing import watch
+from genesis.ndarray.tracing import code_watcher
 
 
 class Unrolled(nn.Module):
@@ -75,11 +75,11 @@ def unwatched() -> Iterator[None]:
     def nobody(*_: Any) -> Iterator[None]:
         yield
 
-    before, watch.watched = watch.watched, nobody
+    before, code_watcher.watched = code_watcher.watched, nobody
     try:
         yield
     finally:
-        watch.watched = before
+        code_watcher.watched = before
 
 
 def recorded(function: Callable[..., Any], args: tuple[Any, ...]) -> float:

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from genesis.serve.load import Target, measure
+from genesis.serve.load_generator import Target, measure
 
 PORT = 8765
 

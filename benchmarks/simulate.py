@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.serve import PORT, genesis_command, served
-from genesis.serve.load import Target, measure
+from genesis.serve.load_generator import Target, measure
 from genesis.serve.simulate import System, read, recorded, run
 
 FIGURES = ("first p50", "first p95", "between p50", "between p95", "hit %")

@@ -21,8 +21,8 @@ import genesis
 from benchmarks.int8 import Call, best, machine
 from genesis import functional
 from genesis.compress import quantize
+from genesis.compress.pruning import masked
 from genesis.compress.sparse import SparseTensor
-from genesis.compress.sparsity import masked
 
 RESULTS = Path(__file__).parent / "results" / "sparse.md"
 HEADER = """# Sparse products

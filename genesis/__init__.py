@@ -11,14 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from genesis import autograd, cuda, functional, hip, memory, ndarray
-from genesis.tensor import creation as _creation, formats as _formats, window_functions as _windows
+from genesis.tensor import (
+    creation as _creation,
+    memory_formats as _formats,
+    window_functions as _windows,
+)
 from genesis.autograd import (
     enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad,
     set_grad_enabled,
 )  # fmt: skip
-from genesis.autograd import jitted  # noqa: F401 - has `jit` look after gradients
-from genesis.autograd import composition as _composition  # noqa: F401 - copies layers' graphs
-from genesis.autograd import stretches as _stretches  # noqa: F401 - copies those of gradients
+from genesis.autograd import jit_gradients  # noqa: F401 - has `jit` look after gradients
+from genesis.autograd import composite_cache as _composite_cache  # noqa: F401 - copies layers' graphs
+from genesis.autograd import backward_cache as _backward_cache  # noqa: F401 - copies those of gradients
 from genesis.autograd.scan import scan
 from genesis.functional import *
 from genesis.ir.dtype import (
@@ -34,7 +38,7 @@ from genesis.ndarray.random import initial_seed, manual_seed, seed
 from genesis.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from genesis.functional.argument_aliases import respell as _respell
 from genesis.tensor.creation import *
-from genesis.tensor.formats import *
+from genesis.tensor.memory_formats import *
 from genesis.tensor.printing import set_printoptions
 from genesis.serialization import load, save
 from genesis.tensor.tensor import Tensor

@@ -598,7 +598,7 @@ def _serve(**how: Any) -> int:
 
 def _load(**how: Any) -> int:
     def run() -> int:
-        from genesis.serve.load import load
+        from genesis.serve.load_generator import load
 
         return load(**how)
 

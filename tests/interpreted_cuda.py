@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genesis.backends import workers
+from genesis.backends import compile_workers
 from genesis.backends.gpu import binary
 from genesis.backends.gpu.compile import Compiled, CompiledFunction, load
 from genesis.ir.dtype import float8_e4m3fn, float8_e5m2
@@ -69,7 +69,7 @@ def install(monkeypatch: Any, kind: type[FakeDriver] = FakeDriver) -> FakeDriver
     driver.kernels = _Kernels()
     monkeypatch.setattr(binary, "compile", compile)
     monkeypatch.setattr(binary, "by_roles", lambda kernel, target: None)
-    monkeypatch.setattr(workers, "FEW", 1 << 30)
+    monkeypatch.setattr(compile_workers, "FEW", 1 << 30)
     return driver
 
 

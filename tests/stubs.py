@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from genesis.functional import ranks
+from genesis.functional import spatial_ranks
 from genesis.functional.registry import operations
 from genesis.nn.layer_from_function import parts
 from genesis.tensor import methods
@@ -53,7 +53,7 @@ class Stub:
             if not hasattr(builtins, name):
                 home = getattr(vars(sys.modules[module])[name], "__module__", "types")
                 if home == "types":  # an alias: `int | Sequence[int]` does not know its name
-                    home = ranks.__name__ if hasattr(ranks, name) else module
+                    home = spatial_ranks.__name__ if hasattr(spatial_ranks, name) else module
                 self.imports.add((home, name))
         return str(written)
 

@@ -1,4 +1,4 @@
-"""What the workers of `test_workers` compute: a module that is imported in no time."""
+"""What the workers of `test_compile_workers` compute: a module that is imported in no time."""
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ def accumulate(x: Tensor, gradient: Any, graph: bool) -> None:
 class Walk:
     """One pass backward through the graph."""
 
-    #: What goes through many creators at once: see `genesis.autograd.stretches`.
+    #: What goes through many creators at once: see `genesis.autograd.backward_cache`.
     advance: ClassVar[Callable[[Walk], int]]
 
     def __init__(self, graph: bool, retain: bool) -> None:

@@ -15,7 +15,7 @@ from genesis.backends.base import Backend, Binary
 from genesis.compiler.options import Options
 from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.decisions import deciding
-from genesis.compiler.tuned import decisions_for
+from genesis.compiler.tuning_records import decisions_for
 from genesis.compiler.verify.kernel import ClaimKind, UnprovenKernel, Verdict, verify
 from genesis.compiler.verify.runtime_checks import guard
 from genesis.events import span

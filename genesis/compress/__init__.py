@@ -14,7 +14,7 @@ from genesis.compress.modules import (
     QuantizedLinear,
     quantize_,
 )
-from genesis.compress.tensor import QuantizedTensor, from_codes, quantize
+from genesis.compress.quantized_tensor import QuantizedTensor, from_codes, quantize
 
 __all__ = [
     "Codes", "FORMATS", "Float", "Format", "Integer", "QuantizedConv1d", "QuantizedConv2d",

@@ -15,8 +15,8 @@ from genesis.autograd import no_grad
 from genesis.compress.format import Format
 from genesis.compress.modules import QuantizedLinear
 from genesis.compress.plan import Choice, choose
+from genesis.compress.quantized_tensor import QuantizedTensor, quantize
 from genesis.compress.statistics import Statistics
-from genesis.compress.tensor import QuantizedTensor, quantize
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from genesis import functional
 from genesis import ndarray as nd
-from genesis.compress.layout import BLOCK, QUAD
+from genesis.compress.bit_packing import BLOCK, QUAD
 from genesis.ir import dtype as dtypes
 from genesis.tensor.tensor import Tensor
 

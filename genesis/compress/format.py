@@ -6,7 +6,8 @@ row are a group, which has the scale and perhaps a zero or a minimum of its own.
 or again a number of a format: so llama.cpp's superblocks are two formats, one in the other.
 
 All else follows from the description: `genesis.compress.codes` encodes and decodes in NumPy,
-`genesis.compress.layout` says where the bits lie, `genesis.compress.tensor` multiplies by them.
+`genesis.compress.bit_packing` says where the bits lie, `genesis.compress.quantized_tensor`
+multiplies by them.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from genesis import functional, nn
 from genesis.autograd import no_grad
 from genesis.compress.algorithms import ALGORITHMS, Algorithm
 from genesis.compress.format import FORMATS, Format, named
+from genesis.compress.quantized_tensor import QuantizedTensor, from_codes, quantize
 from genesis.compress.statistics import gather
-from genesis.compress.tensor import QuantizedTensor, from_codes, quantize
 from genesis.serialization import BadFile
 from genesis.tensor.tensor import Tensor
 

@@ -20,8 +20,8 @@ from genesis.autograd import no_grad
 from genesis.compress.algorithms import ALGORITHMS
 from genesis.compress.format import Format, named
 from genesis.compress.modules import chosen_formats, quantize_
+from genesis.compress.quantized_tensor import quantize
 from genesis.compress.statistics import gather
-from genesis.compress.tensor import quantize
 
 #: Partial sums that are kept; beyond, those whose limited sums are nearly equal are one.
 _MOST = 4_000

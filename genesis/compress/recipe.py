@@ -26,7 +26,7 @@ from genesis.compress.dataflow import fold_
 from genesis.compress.format import named
 from genesis.compress.modules import MADE, described_format, quantize_
 from genesis.compress.plan import measured_time
-from genesis.compress.tensor import QuantizedTensor
+from genesis.compress.quantized_tensor import QuantizedTensor
 from genesis.compress.training import distillation
 from genesis.serialization import BadFile
 from genesis.weights.checkpoint import open_weights

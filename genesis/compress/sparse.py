@@ -18,7 +18,7 @@ import genesis
 from genesis import functional
 from genesis.autograd import no_grad
 from genesis.compress.format import Format, named
-from genesis.compress.tensor import FEW_ROWS, QuantizedTensor, quantize
+from genesis.compress.quantized_tensor import FEW_ROWS, QuantizedTensor, quantize
 
 #: Rows of a strip.
 STRIP = 32

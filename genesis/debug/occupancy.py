@@ -111,7 +111,7 @@ def of_binary(
     binary: Binary, target: str, symbols: list[int], processors: int | None = None
 ) -> Iterator[Occupancy]:
     """What the phases of a compiled kernel take, for values of its symbols."""
-    from genesis.backends.gpu.launch_entry import (  # importing Genesis loads no backend
+    from genesis.backends.gpu.launch_metadata import (  # importing Genesis loads no backend
         evaluated,
         parsed,
     )

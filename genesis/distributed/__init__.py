@@ -32,9 +32,9 @@ from genesis.distributed.mesh import Mesh, mesh
 from genesis.distributed.pipeline import Pipeline, layer_costs
 from genesis.distributed.placement import Rule, Rules, constrain, gather, megatron, place, zero
 from genesis.distributed.ray import on_ray
-from genesis.distributed.ring import ring_attention
+from genesis.distributed.context_parallel import ring_attention
 from genesis.distributed.trace import save_trace
-from genesis.distributed.world import RankLost, rank, world_size
+from genesis.distributed.process_groups import RankLost, rank, world_size
 
 __all__ = [
     "Experts", "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "Run", "Saving", "codecs",

@@ -33,9 +33,9 @@ from genesis import save as save_file
 from genesis.compiler.program.memory_plan import WrongProgram
 from genesis.compiler.verify.collectives import verify_cover
 from genesis.content_store import digest, replace_file
-from genesis.distributed import world
+from genesis.distributed import process_groups
+from genesis.distributed.erasure_code import encode, rebuild
 from genesis.distributed.mesh import Mesh, current, mesh
-from genesis.distributed.parity import encode, rebuild
 from genesis.distributed.pipeline import Pipeline
 from genesis.ir.placement import Placement
 from genesis.ir.size import evaluate
@@ -118,8 +118,8 @@ class Saving(Thread):
         if self._on.size == 1:
             return [mine]
         name = f"save/{self._number}/{kind}"
-        world.notes().set(f"{name}/{self._on.rank}", json.dumps(mine).encode())
-        return [json.loads(world.note(f"{name}/{k}")) for k in range(self._on.size)]
+        process_groups.notes().set(f"{name}/{self._on.rank}", json.dumps(mine).encode())
+        return [json.loads(process_groups.note(f"{name}/{k}")) for k in range(self._on.size)]
 
 
 #: The checkpoint that is being written, how many there were, and where the last one's blocks are:

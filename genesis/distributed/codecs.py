@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from genesis.distributed.world import ProcessGroup
+from genesis.distributed.process_groups import ProcessGroup
 
 Array = np.ndarray[Any, Any]
 

@@ -34,7 +34,7 @@ import numpy as np
 
 from genesis import nn, optim
 from genesis.distributed import mesh as meshes
-from genesis.distributed import placement, world
+from genesis.distributed import placement, process_groups
 from genesis.distributed.checkpoint import (
     arrays_of,
     contents_of,
@@ -43,8 +43,8 @@ from genesis.distributed.checkpoint import (
     use_settings,
 )
 from genesis.distributed.mesh import Mesh
+from genesis.distributed.process_groups import ProcessGroup, RankLost
 from genesis.distributed.reshard import Region, moved, plan
-from genesis.distributed.world import ProcessGroup, RankLost
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
 from genesis.ndarray.core.value import Value
@@ -81,10 +81,10 @@ def elastic(train: Callable[[Run], T], *, timeout: float = 60.0) -> T:
     """
     if "GENESIS_MEMBER" not in os.environ:
         return train(Run(None))
-    before = world.TIMEOUT, world.PATIENCE, world.is_broken
-    world.TIMEOUT, world.PATIENCE = timeout, min(PATIENCE, timeout)
+    before = process_groups.TIMEOUT, process_groups.PATIENCE, process_groups.is_broken
+    process_groups.TIMEOUT, process_groups.PATIENCE = timeout, min(PATIENCE, timeout)
     run = Run(_Council(timeout))
-    world.is_broken = run.council.is_broken
+    process_groups.is_broken = run.council.is_broken
     try:
         while True:
             with suppress(RankLost, Changed):
@@ -93,10 +93,10 @@ def elastic(train: Callable[[Run], T], *, timeout: float = 60.0) -> T:
                 run.council.store.set("done", b"1")  # nobody needs to come any more
                 return result
             run.noticed = time.monotonic()
-            world.close()
+            process_groups.close()
             meshes.forget()
     finally:
-        world.TIMEOUT, world.PATIENCE, world.is_broken = before
+        process_groups.TIMEOUT, process_groups.PATIENCE, process_groups.is_broken = before
 
 
 class Run:
@@ -162,7 +162,7 @@ class Run:
         self, on: Mesh, step: int, model: nn.Module, optimizer: optim.Optimizer | None
     ) -> None:
         """Keep what there is after so many steps."""
-        if (world.epoch, step) in self._held:
+        if (process_groups.epoch, step) in self._held:
             return
         arrays: dict[str, list[tuple[Region, Value | np.ndarray[Any, Any]]]] = {}
         alone: list[tuple[str, Value]] = []
@@ -178,7 +178,7 @@ class Run:
         if alone and on.size > 1:
             self._copy(on, alone, arrays)
         settings = [] if optimizer is None else settings_of(optimizer)
-        self._held[world.epoch, step] = Held(arrays, settings)
+        self._held[process_groups.epoch, step] = Held(arrays, settings)
         for old in sorted(self._held)[:-HELD]:
             del self._held[old]
 
@@ -230,8 +230,8 @@ class Run:
             "settings": [[*key, held.settings] for key, held in self._held.items()],
             "wants": {name: box for name, (box, _) in wanted.items()},
         }
-        world.notes().set(f"state/{me}", json.dumps(mine).encode())
-        notes = [json.loads(world.note(f"state/{k}")) for k in range(present)]
+        process_groups.notes().set(f"state/{me}", json.dumps(mine).encode())
+        notes = [json.loads(process_groups.note(f"state/{k}")) for k in range(present)]
         wants = [{name: _box(box) for name, box in note["wants"].items()} for note in notes]
         keys = {(e, s) for note in notes for e, s, _ in note["held"]}
         for key in sorted(keys, reverse=True):
@@ -308,16 +308,18 @@ class _Council:
         self.timeout = timeout
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         limit = timedelta(seconds=timeout)
-        direct = world.c10d().TCPStore(address, port, None, False, limit, wait_for_workers=False)
-        self.store = world.c10d().PrefixStore("elastic", direct)
+        direct = process_groups.c10d().TCPStore(
+            address, port, None, False, limit, wait_for_workers=False
+        )
+        self.store = process_groups.c10d().PrefixStore("elastic", direct)
         self.record = Record(list(range(self.first)), [], False, 0)
         self._looked = 0.0
 
     # ---- who is there
     def meet(self, holds: bool) -> Record:
         """Go to the next epoch, with whoever else does."""
-        epoch = world.epoch + 1
-        if not world.epoch and self.me >= self.first:
+        epoch = process_groups.epoch + 1
+        if not process_groups.epoch and self.me >= self.first:
             epoch = self._invited()
         while True:
             ticket = self.store.add(f"{epoch}/arrived", 1)
@@ -331,7 +333,7 @@ class _Council:
             epoch = epoch + 1 if not members else self._invited()
         rank = (members + leaving).index(self.me)
         self.record = Record(members, leaving, resumes, rank)
-        world.renew(epoch, rank, len(members))
+        process_groups.renew(epoch, rank, len(members))
         return self.record
 
     def _decide(self, epoch: int) -> None:
@@ -396,7 +398,7 @@ class _Council:
     # ---- when it changes
     def is_broken(self) -> bool:
         """Whether a member is gone, or has left the epoch because it found another one gone."""
-        if self.store.add(f"{world.epoch + 1}/arrived", 0):
+        if self.store.add(f"{process_groups.epoch + 1}/arrived", 0):
             return True
         return any(self._is_gone(uid) for uid in self.record.present if uid != self.me)
 
@@ -408,12 +410,12 @@ class _Council:
         if self.record.rank == 0 and time.monotonic() - self._looked > ATTENTION:
             self._looked = time.monotonic()
             self._look(step)
-        text = self._read(f"{world.epoch}/change")
+        text = self._read(f"{process_groups.epoch}/change")
         return bool(text) and step >= json.loads(text)["at"]
 
     def _look(self, step: int) -> None:
         """Take note of those that wish to come, and of a number that is wished for."""
-        if self._read(f"{world.epoch}/change"):
+        if self._read(f"{process_groups.epoch}/change"):
             return
         wishes = [self._read(f"wish/{k}") for k in range(1, self.store.add("wishes", 0) + 1)]
         here = self.record.members
@@ -424,7 +426,7 @@ class _Council:
         join = join[: max(0, target - len(here))] if target else join
         if join or leave:
             change = {"at": step + 2, "join": join, "leave": leave}
-            self.store.set(f"{world.epoch}/change", json.dumps(change).encode())
+            self.store.set(f"{process_groups.epoch}/change", json.dumps(change).encode())
 
 
 __all__ = ["Run", "elastic"]

@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from genesis.distributed.world import TIMEOUT, c10d
+from genesis.distributed.process_groups import TIMEOUT, c10d
 
 #: Seconds that processes have to end by themselves when they are asked to.
 GRACE = 5.0

@@ -16,8 +16,8 @@ import numpy as np
 from genesis import Tensor
 from genesis import content_store as disk
 from genesis import ndarray as nd
-from genesis.distributed import world
-from genesis.distributed.world import ProcessGroup, RankLost
+from genesis.distributed import process_groups
+from genesis.distributed.process_groups import ProcessGroup, RankLost
 from genesis.ir.numpy_library.exchange import PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape, Placement, Split, placed
 from genesis.ndarray import NDArray
@@ -39,9 +39,9 @@ def mesh(**axes: int) -> Mesh:
     >>> mesh(dp=2, tp=4).shape
     {'dp': 1, 'tp': 1}
     """
-    size = world.world_size()
+    size = process_groups.world_size()
     axes = axes or {"dp": size}
-    if not world.is_launched():
+    if not process_groups.is_launched():
         axes = dict.fromkeys(axes, 1)
     given = prod(n for n in axes.values() if n != -1)
     if list(axes.values()).count(-1) == 1 and given > 0 and size % given == 0:
@@ -52,7 +52,7 @@ def mesh(**axes: int) -> Mesh:
             f"mesh({wanted}): the axes must have {size} ranks together, as many as processes were "
             "started; start others with `genesis launch -n N script.py`, or leave one axis to -1"
         )
-    shape = MeshShape(tuple(axes.items()), world.epoch)
+    shape = MeshShape(tuple(axes.items()), process_groups.epoch)
     found = _meshes.pop(shape, None) or Mesh(shape)
     _meshes[shape] = found  # the one that was asked for last comes last
     return found
@@ -83,7 +83,7 @@ class Mesh:
 
     def __init__(self, form: MeshShape) -> None:
         self.form = form
-        self.rank, self.size = world.rank(), world.world_size()
+        self.rank, self.size = process_groups.rank(), process_groups.world_size()
         extents = tuple(n for _, n in form.axes)
         #: This process's number along every axis.
         self.coordinates: Mapping[str, int] = self.coordinates_of(self.rank)
@@ -237,15 +237,15 @@ class Mesh:
         group = self._groups[axis]
         name = f"{self.form.name}/{axis}/{'.'.join(map(str, group.members))}/nccl"
         mine = [nccl.version(), socket.gethostname(), backend.device.number]
-        world.notes().set(f"{name}/{self.rank}", json.dumps(mine).encode())
-        found = [json.loads(world.note(f"{name}/{k}")) for k in group.members]
+        process_groups.notes().set(f"{name}/{self.rank}", json.dumps(mine).encode())
+        found = [json.loads(process_groups.note(f"{name}/{k}")) for k in group.members]
         versions = {version for version, *_ in found}
         places = {(host, number) for _, host, number in found}
         if 0 in versions or len(versions) > 1 or len(places) < group.size:
             return None
         if group.rank == 0:
-            world.notes().set(f"{name}/id", nccl.unique())
-        known = world.note(f"{name}/id")
+            process_groups.notes().set(f"{name}/id", nccl.unique())
+        known = process_groups.note(f"{name}/id")
         return nccl.Communicator(backend.device, backend.pool, group.rank, group.size, known)
 
     def close(self) -> None:
@@ -282,20 +282,20 @@ class Mesh:
             return compile_()
         name = f"{self.form.name}/{self._agreed}/compiled/{self.rank - int(local)}"
         if int(local):
-            world.note(name)
+            process_groups.note(name)
             return compile_()
         try:
             return compile_()
         finally:
-            world.notes().set(name, b"")
+            process_groups.notes().set(name, b"")
 
     def _notes(self, mine: bytes, title: str, kind: str) -> list[bytes]:
         """What every process has written to the store, in turn."""
         name = f"{self.form.name}/{self._agreed}/{kind}"
-        world.notes().set(f"{name}/{self.rank}", mine)
-        with world.waiting_for_all(repr(title)):
+        process_groups.notes().set(f"{name}/{self.rank}", mine)
+        with process_groups.waiting_for_all(repr(title)):
             try:
-                return [world.note(f"{name}/{k}") for k in range(self.size)]
+                return [process_groups.note(f"{name}/{k}") for k in range(self.size)]
             except RankLost as error:
                 raise RankLost(f"a process did not come to {title!r}: {error}") from None
 

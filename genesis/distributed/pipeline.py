@@ -23,10 +23,9 @@ import genesis
 from genesis import Tensor, nn
 from genesis.compiler.verify.collectives import verify_messages
 from genesis.distributed.codecs import Codec, Feedback
-from genesis.distributed.exact import exact_sums
+from genesis.distributed.exact_sums import exact_sums
 from genesis.distributed.mesh import Mesh, current
-from genesis.distributed.placement import agree, spread
-from genesis.distributed.schedules import (
+from genesis.distributed.pipeline_schedules import (
     SCHEDULES,
     Action,
     Schedule,
@@ -35,7 +34,8 @@ from genesis.distributed.schedules import (
     simulate,
     tag,
 )
-from genesis.distributed.world import ProcessGroup
+from genesis.distributed.placement import agree, spread
+from genesis.distributed.process_groups import ProcessGroup
 from genesis.ir.numpy_library.exchange import Due
 
 Array = np.ndarray[Any, Any]

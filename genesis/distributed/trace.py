@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from genesis.distributed import world
+from genesis.distributed import process_groups
 from genesis.distributed.mesh import current
 from genesis.profiling.profiler import Profile
 from genesis.profiling.trace import trace
@@ -44,10 +44,10 @@ def save_trace(profile: Profile, path: str | Path) -> None:
     if on.size > 1:
         _count += 1
         name = f"trace/{_count}"
-        world.notes().set(f"{name}/{on.rank}", zlib.compress(json.dumps(mine).encode()))
+        process_groups.notes().set(f"{name}/{on.rank}", zlib.compress(json.dumps(mine).encode()))
         if on.rank:
             return
-        notes = [world.note(f"{name}/{k}") for k in range(on.size)]
+        notes = [process_groups.note(f"{name}/{k}") for k in range(on.size)]
         documents = [json.loads(zlib.decompress(note)) for note in notes]
     events: list[dict[str, Any]] = [e for d in documents for e in d["traceEvents"]]
     first = min((e["ts"] for e in events if "ts" in e), default=0.0)

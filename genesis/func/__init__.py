@@ -4,11 +4,11 @@ from genesis.func.checkpoint import (
     checkpoint, checkpoint_sequential, in_few_bits, offload, save_nothing, save_only, save_products,
 )  # fmt: skip
 from genesis.func.control_flow import cond, while_loop
-from genesis.func.custom import custom_jvp, custom_vjp
+from genesis.func.custom_derivatives import custom_jvp, custom_vjp
 from genesis.func.gradients import grad, jvp, linearize, stop_gradient, value_and_grad, vjp
 from genesis.func.jacobians import hessian, jacfwd, jacrev
-from genesis.func.mapping import vmap
-from genesis.func.modules import functional_call, stack_module_state
+from genesis.func.vmap_transform import vmap
+from genesis.func.modules_as_functions import functional_call, stack_module_state
 
 __all__ = [
     "checkpoint", "checkpoint_sequential", "cond", "custom_jvp", "custom_vjp", "functional_call",

@@ -9,8 +9,8 @@ from typing import Any
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.func.gradients import Argnums, Function, chosen, linearize, vjp
-from genesis.func.mapping import vmap
 from genesis.func.pullback import Tree, zeros_like
+from genesis.func.vmap_transform import vmap
 from genesis.tensor.tensor import Tensor
 
 

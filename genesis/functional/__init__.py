@@ -41,7 +41,7 @@ from genesis.functional.reduction import *
 from genesis.functional.rounding import *
 from genesis.functional.scattering import *
 from genesis.functional.aliases import *
-from genesis.functional.short_time import *
+from genesis.functional.stft import *
 from genesis.functional.sorting import *
 from genesis.functional.strided import *
 

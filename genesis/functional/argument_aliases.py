@@ -43,7 +43,7 @@ def spelled(function: F) -> F:
     def called(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             return function(*args)
-        if "memory_format" in kwargs:  # see `genesis.tensor.formats`
+        if "memory_format" in kwargs:  # see `genesis.tensor.memory_formats`
             given = args[0] if args else None
             require_format(function.__name__, kwargs.pop("memory_format"), given)
         out = kwargs.pop("out", None)

@@ -16,9 +16,9 @@ from genesis.functional.error_messages import per_axis
 from genesis.functional.function import Function, one_operation
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.padding import pad
-from genesis.functional.ranks import Sizes, of_ranks
 from genesis.functional.reduction import sum
 from genesis.functional.registry import layer
+from genesis.functional.spatial_ranks import Sizes, of_ranks
 
 
 class Geometry(NamedTuple):

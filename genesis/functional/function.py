@@ -113,7 +113,7 @@ class Recorder:
     wrap: Callable[[NDArray], Any]
     unwrap: Callable[[Any], NDArray]
 
-    copies: Any  #: what copies graphs that were built before: `genesis.autograd.composition`
+    copies: Any  #: what copies graphs that were built before: `genesis.autograd.composite_cache`
 
 
 _recorder = Recorder()

@@ -21,9 +21,9 @@ from genesis.functional.function import plain
 from genesis.functional.joining import stack
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.movement import expand, reshape, select, transpose, unsqueeze
-from genesis.functional.ranks import Sizes
 from genesis.functional.reduction import sum
 from genesis.functional.registry import layer
+from genesis.functional.spatial_ranks import Sizes
 from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.grid_sampling import Tap

@@ -23,9 +23,9 @@ from genesis.functional.function import (
     plain,
     with_gradient,
 )
+from genesis.functional.jitted_losses import one_program
 from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
-from genesis.functional.one_program import one_program
 from genesis.functional.reduction import logsumexp, mean, sum
 from genesis.functional.registry import layer
 from genesis.functional.scalar_functions import rule

@@ -18,8 +18,8 @@ from genesis.functional.elementary import abs
 from genesis.functional.error_messages import per_axis
 from genesis.functional.function import Function, one_operation
 from genesis.functional.linear_map import LinearMap
-from genesis.functional.ranks import Sizes, Wanted, of_ranks
 from genesis.functional.registry import Layer, layer
+from genesis.functional.spatial_ranks import Sizes, Wanted, of_ranks
 
 
 def _lengths(x: Any, rank: int) -> tuple[Any, ...]:

@@ -17,9 +17,9 @@ from typing import Any
 import genesis
 from genesis import functional, nn
 from genesis.functional.attention import attention_and_totals
-from genesis.llm.cache import Cache
 from genesis.llm.config import DecoderConfig, LayerConfig
 from genesis.llm.experts import ExpertNetwork
+from genesis.llm.kv_cache import Cache
 from genesis.llm.layers import Network, linear, norm, projection
 from genesis.llm.rope import Turn
 from genesis.llm.weight_names import Source

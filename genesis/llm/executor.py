@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import genesis
-from genesis.llm.cache import FORMATS, Cache
 from genesis.llm.config import DecoderConfig
 from genesis.llm.decoder import Decoder, Rows
+from genesis.llm.kv_cache import FORMATS, Cache
 from genesis.llm.pages import NOWHERE, Copy, Tables
 from genesis.llm.request import Work
 

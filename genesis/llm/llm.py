@@ -19,9 +19,9 @@ from genesis.llm.chat_template import ChatTemplate
 from genesis.llm.config import BadModel
 from genesis.llm.conversation import ASK, fitted
 from genesis.llm.engine import Engine, Event, TokenLogprobs
+from genesis.llm.engine_thread import Loop, Mailbox, RequestFailed, Submitted
 from genesis.llm.executor import Memory
 from genesis.llm.loading import Loaded, Settings, load
-from genesis.llm.loop import Loop, Mailbox, RequestFailed, Submitted
 from genesis.llm.sampling import SamplingParams
 from genesis.llm.structured import Grammars
 from genesis.weights.checkpoint import read_json

@@ -12,7 +12,6 @@ from typing import Any
 import genesis
 from genesis.content_store import generation
 from genesis.llm import gguf_config
-from genesis.llm.cache import FORMATS
 from genesis.llm.config import BadModel, DecoderConfig
 from genesis.llm.decoder import Decoder
 from genesis.llm.encoder import FAMILIES as ENCODERS
@@ -23,13 +22,14 @@ from genesis.llm.eviction import LRU, Cost, Heat, Learned
 from genesis.llm.executor import Executor
 from genesis.llm.families import read_config
 from genesis.llm.gguf_names import GGUFSource, encoder_name
+from genesis.llm.kv_cache import FORMATS
 from genesis.llm.lora import Adapters
+from genesis.llm.page_offload import Log, Tiers
 from genesis.llm.pages import PageGroup, PagePool
 from genesis.llm.prefix_cache import PrefixCache
 from genesis.llm.request import Limits
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams, Proposer
-from genesis.llm.tiers import Log, Tiers
 from genesis.llm.tokenizer import Tokenizer
 from genesis.llm.weight_names import Source
 from genesis.weights.array_cache import ArrayCache

@@ -27,8 +27,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from genesis.llm.eviction import Learned, Policy
+from genesis.llm.page_offload import Load, Store, Tiers
 from genesis.llm.pages import NOWHERE, Keeper, PagePool, Tables
-from genesis.llm.tiers import Load, Store, Tiers
 
 
 class Chain:

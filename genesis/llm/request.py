@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from genesis.llm.page_offload import Load, Store
 from genesis.llm.pages import Copy, Tables, Write
 from genesis.llm.prefix_cache import Chain
-from genesis.llm.tiers import Load, Store
 
 
 class Refused(ValueError):

@@ -26,7 +26,7 @@ from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, elementwise
 from genesis.ndarray.core.storage import State
-from genesis.ndarray.core.subgraph import Subgraph
+from genesis.ndarray.core.subgraph_copies import Subgraph
 from genesis.ndarray.core.value import Value, thread, unrecorded
 from genesis.ndarray.ops.complexes import complex
 from genesis.ndarray.ops.movement import as_shape

@@ -15,7 +15,7 @@ from genesis.nn.lazy import *
 from genesis.nn.linear import *
 from genesis.nn.module import *
 from genesis.nn.normalization import *
-from genesis.nn.output_loss import *
+from genesis.nn.adaptive_softmax import *
 from genesis.nn.padding import *
 from genesis.nn.recurrent import *
 from genesis.nn.rotary import *

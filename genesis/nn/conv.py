@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from genesis.functional.ranks import Sizes
+from genesis.functional.spatial_ranks import Sizes
 from genesis.ndarray.ops.sliding_windows import per_axis
 from genesis.nn import functional, init
 from genesis.nn.module import Family

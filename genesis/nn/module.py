@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from genesis.autograd import composition, no_grad
+from genesis.autograd import composite_cache, no_grad
 from genesis.functional.error_messages import WRONG
 from genesis.ir import dtype as dtypes
 from genesis.ndarray.core.value import Changes, thread, unwatched
@@ -52,7 +52,7 @@ class Buffer(Tensor):
         self.persistent = persistent
 
 
-composition.KINDS |= {Parameter, Buffer}
+composite_cache.KINDS |= {Parameter, Buffer}
 
 
 class Incompatible(NamedTuple):

@@ -6,7 +6,7 @@ Written by ``python -m tests.stubs``.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from genesis.functional.ranks import Sizes, Wanted
+from genesis.functional.spatial_ranks import Sizes, Wanted
 from genesis.nn.module import Stateless
 
 class AdaptiveAvgPool1d(Stateless):

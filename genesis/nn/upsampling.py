@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from genesis.functional.ranks import Sizes
+from genesis.functional.spatial_ranks import Sizes
 from genesis.nn.stateless import Upsample
 
 

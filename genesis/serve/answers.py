@@ -13,14 +13,14 @@ from typing import Any
 
 from genesis.llm import LLM, SamplingParams
 from genesis.llm.engine import Event, TokenLogprobs
-from genesis.llm.loop import Mailbox, Submitted
+from genesis.llm.engine_thread import Mailbox, Submitted
 from genesis.llm.prefix_cache import Chain
-from genesis.serve.body import Body, depth
 from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Meter, Tier
 from genesis.serve.metrics import Metrics
 from genesis.serve.models import Model
-from genesis.serve.tools import Delta, Parser, Schemas, answer_grammar, format_of, grammar
+from genesis.serve.request_body import Body, depth
+from genesis.serve.tool_calls import Delta, Parser, Schemas, answer_grammar, format_of, grammar
 
 #: Reasons for which a request fails.
 _ERRORS: dict[str | None, tuple[int, str]] = {

@@ -29,13 +29,13 @@ from starlette.routing import Route
 
 from genesis.serve import endpoints
 from genesis.serve.answers import Asked
-from genesis.serve.body import Body, parse
 from genesis.serve.chat import chat
 from genesis.serve.completions import completions
 from genesis.serve.errors import ApiError, explained
 from genesis.serve.limits import TIERS, Caps, Keys, Tier
 from genesis.serve.metrics import Metrics
 from genesis.serve.models import Models, Spec
+from genesis.serve.request_body import Body, parse
 from genesis.serve.responses import responses
 
 _log = logging.getLogger("genesis.serve")

@@ -30,9 +30,9 @@ from genesis.serve.answers import (
     prompt_of,
     room,
 )
-from genesis.serve.body import Body, params_of, sampling
 from genesis.serve.errors import ApiError
 from genesis.serve.models import Model, Models
+from genesis.serve.request_body import Body, params_of, sampling
 
 Json = dict[str, Any]
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")

@@ -24,7 +24,6 @@ from genesis.serve.answers import (
     prompt_of,
     room,
 )
-from genesis.serve.body import Body, params_of, sampling
 from genesis.serve.chat import (
     Json,
     Message,
@@ -36,6 +35,7 @@ from genesis.serve.chat import (
 )
 from genesis.serve.errors import ApiError
 from genesis.serve.models import Model, Models
+from genesis.serve.request_body import Body, params_of, sampling
 
 Prompt = str | list[int]
 

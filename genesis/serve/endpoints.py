@@ -12,10 +12,10 @@ import numpy as np
 
 from genesis.llm.tokenizer import Tokenizer
 from genesis.serve.answers import Asked, aside, prompt_of
-from genesis.serve.body import Body
 from genesis.serve.chat import Json, message_of
 from genesis.serve.errors import ApiError
 from genesis.serve.models import Model, Models
+from genesis.serve.request_body import Body
 
 Array = np.ndarray[Any, Any]
 

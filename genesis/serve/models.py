@@ -23,7 +23,7 @@ from genesis.llm import LLM
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.step_time import StepTime
 from genesis.serve.errors import ApiError
-from genesis.serve.tools import Format, format_of
+from genesis.serve.tool_calls import Format, format_of
 
 _log = logging.getLogger("genesis.serve")
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.07, "int4": 0.57}

@@ -8,9 +8,9 @@ from contextlib import aclosing
 from typing import Any
 
 from genesis.serve.answers import Answers, Asked, ask
-from genesis.serve.body import Body
 from genesis.serve.chat import Json, conversation, message_of, schema_of, tools_of
 from genesis.serve.models import Models
+from genesis.serve.request_body import Body
 
 
 def _messages(body: Body, asked: Asked) -> list[Json]:

@@ -105,9 +105,9 @@ class Contents(Description):
 
     def to_sparse_csr(self) -> SparseTensor:
         """The elements of a matrix that are not zero, by rows."""
-        from genesis.tensor import formats, sparse
+        from genesis.tensor import memory_formats, sparse
 
-        return sparse.to_sparse(self, formats.sparse_csr)  # type: ignore[arg-type]
+        return sparse.to_sparse(self, memory_formats.sparse_csr)  # type: ignore[arg-type]
 
     to_sparse_coo = to_sparse
 

@@ -36,7 +36,7 @@ from genesis.ndarray import NDArray, random
 from genesis.ndarray.core.device import chosen
 from genesis.ndarray.core.value import Changes, counted_surroundings
 from genesis.ndarray.random import Generator
-from genesis.tensor.formats import Size
+from genesis.tensor.memory_formats import Size
 from genesis.tensor.tensor import Tensor
 
 # ---- the default dtype

@@ -12,7 +12,7 @@ from genesis.functional.movement import offset_of, strides_of
 from genesis.ir.size import product
 from genesis.ndarray.core.device import Device, known_device
 from genesis.ndarray.core.layout import row_major
-from genesis.tensor.formats import Size, layout, strided
+from genesis.tensor.memory_formats import Size, layout, strided
 
 if TYPE_CHECKING:
     from genesis.ndarray import NDArray

@@ -15,7 +15,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import int64
 from genesis.ndarray.core.value import thread
 from genesis.tensor.creation import as_tensor, zeros
-from genesis.tensor.formats import Size, layout, sparse_coo, sparse_csr
+from genesis.tensor.memory_formats import Size, layout, sparse_coo, sparse_csr
 from genesis.tensor.tensor import Tensor
 
 

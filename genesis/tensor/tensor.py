@@ -40,7 +40,7 @@ from genesis.ndarray.ops.indexing import setitem
 from genesis.ndarray.tracing.python_objects import opaque
 from genesis.tensor.assigned_data import TEMPORARY, are_own
 from genesis.tensor.conversion_and_fill import Contents
-from genesis.tensor.formats import Size
+from genesis.tensor.memory_formats import Size
 from genesis.tensor.methods import Methods
 from genesis.tensor.operators import Operators
 

@@ -14,7 +14,7 @@ from genesis.compiler.report import KernelReport, Report, report
 from genesis.ir.node import Node as GraphNode
 from genesis.torch.compile.backend import Kind, compile_fx, genesis
 from genesis.torch.compile.executable import Executable
-from genesis.torch.compile.planning import Origins
+from genesis.torch.compile.plan_builder import Origins
 from genesis.torch.source_lines import MODEL, module_of
 
 
@@ -81,9 +81,9 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation
 
 def _graph(kind: str, executable: Executable) -> Graph:
     (running,) = executable.variants[-1:]
-    assert running.planning is not None
+    assert running.builder is not None
     programs = []
-    for part, origins in zip(running.plan.parts, running.planning.origins, strict=True):
+    for part, origins in zip(running.plan.parts, running.builder.origins, strict=True):
         if part.named is not None:
             where = partial(_where, origins)
             programs.append(report(part.named.program, where, running.sizes))

@@ -5,7 +5,7 @@ from genesis.train.callbacks import (
 )  # fmt: skip
 from genesis.train.checkpoint_files import Checkpoint
 from genesis.train.checkpoints import Checkpoints, CheckpointWarning
-from genesis.train.loop import Training, fit
+from genesis.train.fit_loop import Training, fit
 from genesis.train.search import Trial, Uniform, search
 from genesis.train.multi_task import GradNorm, PCGrad, UncertaintyWeighting
 

@@ -17,7 +17,7 @@ from genesis.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.train.loop import Training
+    from genesis.train.fit_loop import Training
 
 
 class Callback:

@@ -17,7 +17,7 @@ from genesis.tensor.tensor import Tensor
 from genesis.train.callbacks import Callback
 
 if TYPE_CHECKING:
-    from genesis.train.loop import Training
+    from genesis.train.fit_loop import Training
 
 
 class _Weighting(Callback):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from genesis.backends import get
-from genesis.compiler import tuned
+from genesis.compiler import tuning_records
 from genesis.compiler.schedule.decisions import Decisions
 from genesis.content_store import generation, replace_file
 from genesis.profiling.command import run_script
@@ -28,8 +28,8 @@ def manage(
     show: bool = False, export: str | None = None, source: str | None = None, clear: bool = False
 ) -> Iterator[str]:
     """Show, write to a file, read from a file or forget what is kept; what there is to say."""
-    known = tuned.database()
-    here = tuned.target_of(get("cpu")), generation()
+    known = tuning_records.database()
+    here = tuning_records.target_of(get("cpu")), generation()
     if show:
         for record in known.records.values():
             times = f"{record.before * 1e3:.3g} ms -> {record.after * 1e3:.3g} ms"
@@ -37,12 +37,12 @@ def manage(
             yield f"{record.kernel[:8]}  {record.name:<32} {times}  {_told(record.decisions)}{used}"
         yield f"{len(known.records)} kernels in {known.path or 'memory: the cache is off'}"
     elif export is not None:
-        replace_file(Path(export), tuned.written(known.records.values()))
+        replace_file(Path(export), tuning_records.written(known.records.values()))
         yield f"wrote {len(known.records)} kernels to {export}"
     elif source is not None:
         try:
-            records = tuned.parsed(tuned.read_bounded(Path(source)))
-        except tuned.BadRecords as error:
+            records = tuning_records.parsed(tuning_records.read_bounded(Path(source)))
+        except tuning_records.BadRecords as error:
             raise ValueError(f"{source}: {error}") from None
         known.add(records)
         fitting = sum(record.place[1:] == here for record in records)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from genesis.compiler.tuned import BadRecords, read_bounded
+from genesis.compiler.tuning_records import BadRecords, read_bounded
 from genesis.content_store import default, locked, replace_file
 from genesis.tuning.search import Samples
 

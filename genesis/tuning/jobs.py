@@ -19,7 +19,7 @@ from genesis import events
 from genesis.backends.base import Backend
 from genesis.compiler.build import Pairs
 from genesis.compiler.program.program import Program, Step, as_size
-from genesis.compiler.tuned import kernel_key
+from genesis.compiler.tuning_records import kernel_key
 from genesis.ir import ops
 from genesis.ir.dtype import uint8
 from genesis.ir.kernel import Buffer, Kernel, Role, as_index

@@ -23,9 +23,9 @@ from genesis.compiler.schedule.decisions import Choice, Decisions, deciding
 from genesis.compiler.verify.kernel import UnprovenKernel
 from genesis.content_store import digest
 from genesis.ir.kernel import Kernel
+from genesis.tuning.cost_model import CostModel, Features, features
 from genesis.tuning.jobs import Job
 from genesis.tuning.measure import Bench, Candidate, wins
-from genesis.tuning.model import CostModel, Features, features
 
 #: Schedules that are thought of, and of those the ones compiled and timed together.
 THOUGHT_OF = 16

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from genesis.compiler.report import flops, traffic
-from genesis.compiler.tuned import Tuned, database, decisions_for, target_of
+from genesis.compiler.tuning_records import Tuned, database, decisions_for, target_of
 from genesis.content_store import generation
 from genesis.ndarray.core.realisation import forget_programs
 from genesis.profiling.machine import Machine, this_machine

@@ -5,6 +5,6 @@ writes down graphs and what rules did to them, `runs.py` reads curves of other r
 shows all of it, `text.py` in a terminal.
 """
 
-from genesis.view.recording import Recording, record
+from genesis.view.script_run import Recording, record
 
 __all__ = ["Recording", "record"]

@@ -15,7 +15,7 @@ def view(
     target = Path(output or f"{Path(script).stem}.view.html")
     if not as_text:
         require_place(target)  # before the script has run for an hour
-    from genesis.view.recording import record
+    from genesis.view.script_run import record
 
     found = record(script, arguments, runs)
     if as_text:

@@ -10,7 +10,7 @@ from gzip import compress
 from pathlib import Path
 from typing import Any
 
-from genesis.view.recording import Recording
+from genesis.view.script_run import Recording
 
 _PLACE = "@DATA@"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from genesis.profiling.table import aligned, duration, places
-from genesis.view.recording import Recording
+from genesis.view.script_run import Recording
 from genesis.view.tensorboard import Curve
 
 #: Characters of a curve, and rules of a stage that are named.

@@ -17,8 +17,8 @@ import numpy as np
 
 import genesis
 from genesis.compress import Codes, Format, QuantizedTensor
+from genesis.compress.bit_packing import BLOCK, Layout, packed
 from genesis.compress.codes import chunks, joined
-from genesis.compress.layout import BLOCK, Layout, packed
 from genesis.content_store import digest
 from genesis.weights.array_cache import ArrayCache
 from genesis.weights.checkpoint import Weights

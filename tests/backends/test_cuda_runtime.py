@@ -29,7 +29,7 @@ from genesis.backends.base import (
 )
 from genesis.backends.gpu import backend as cuda_backend
 from genesis.backends.gpu.backend import CUDABackend
-from genesis.backends.gpu.launch_entry import evaluated, parsed
+from genesis.backends.gpu.launch_metadata import evaluated, parsed
 from genesis.backends.gpu.runtime import arena as arena_module
 from genesis.backends.gpu.runtime import nvidia, program
 from genesis.backends.gpu.runtime.arena import Arena
@@ -578,8 +578,8 @@ def test_counts_of_blocks() -> None:
 
 def test_workers_compile_what_one_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr("genesis.backends.workers.FEW", 1)
-    from genesis.backends import workers
+    monkeypatch.setattr("genesis.backends.compile_workers.FEW", 1)
+    from genesis.backends import compile_workers
     from genesis.backends.gpu import binary
 
     def kernel(width: int) -> Any:
@@ -591,7 +591,7 @@ def test_workers_compile_what_one_process_does(monkeypatch: pytest.MonkeyPatch) 
         return k.kernel()
 
     requests = [binary.request(kernel(width), "sm_90") for width in (64, 128, 256)]
-    made = workers.each(binary.made, requests, "Triton")
+    made = compile_workers.each(binary.made, requests, "Triton")
     assert [b.key for b in made] == [r.key for r in requests]
     assert [b.image for b in made] == [binary.made(r).image for r in requests]
     (phase,) = parsed(made[1]).phases

@@ -17,7 +17,7 @@ from genesis import backends
 from genesis.backends.base import Launch
 from genesis.backends.gpu.backend import HIPBackend
 from genesis.backends.gpu.binary import _parameters, made, request
-from genesis.backends.gpu.launch_entry import parsed
+from genesis.backends.gpu.launch_metadata import parsed
 from genesis.backends.gpu.runtime import amd
 from genesis.backends.gpu.runtime.driver import DriverError
 from genesis.ir.builder import Builder

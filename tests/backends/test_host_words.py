@@ -10,7 +10,7 @@ import pytest
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.gpu.runtime import host_words
+from genesis.backends.gpu.runtime import mapped_host_memory
 from genesis.ndarray.core.realisation import backend_of
 from tests.interpreted_cuda import passes
 
@@ -80,14 +80,14 @@ def test_two_programs_have_words_of_their_own() -> None:
 @on_gpu
 def test_words_come_back_when_nobody_writes_to_them() -> None:
     backend: Any = backend_of("cuda")
-    words = host_words.Words(4, backend.device, backend._words)
+    words = mapped_host_memory.Words(4, backend.device, backend._words)
     used = words.next()
     free = len(backend._words)
     del words  # of which one word may still be written to
     assert len(backend._words) == free + 3
     assert used.pointer not in backend._words
     assert used(wait=False) is None
-    host_words.ctypes.c_uint64.from_address(used.pointer).value = 12
+    mapped_host_memory.ctypes.c_uint64.from_address(used.pointer).value = 12
     assert used(wait=False) == used(wait=True) == 12
 
 

@@ -170,13 +170,13 @@ def test_errors_are_named_and_memory_is_left_alone(made: Any, monkeypatch: Any) 
 
 def test_processes_agree_whether_they_have_nccl(made: Any, monkeypatch: Any) -> None:
     """All along an axis have the same version, and a GPU each; else the host carries everything."""
-    from genesis.distributed import world
+    from genesis.distributed import process_groups
     from genesis.distributed.mesh import Mesh
 
     _, backend, _ = made
     kept: dict[str, bytes] = {}
     notes = SimpleNamespace(set=kept.__setitem__)
-    monkeypatch.setattr(world, "notes", lambda: notes)
+    monkeypatch.setattr(process_groups, "notes", lambda: notes)
     others: list[list[Any]] = []
 
     def note(key: str) -> bytes:
@@ -184,7 +184,7 @@ def test_processes_agree_whether_they_have_nccl(made: Any, monkeypatch: Any) -> 
             return json.dumps(others.pop(0)).encode()
         return kept[key]
 
-    monkeypatch.setattr(world, "note", note)
+    monkeypatch.setattr(process_groups, "note", note)
     here = socket.gethostname()
     for told, wanted in (
         ([22803, "other", 0], True), ([22803, here, 1], True), ([22803, here, 0], False),

@@ -11,7 +11,7 @@ import pytest
 from jit_gradients import MODELS
 
 import genesis
-from genesis.autograd import jitted
+from genesis.autograd import jit_gradients
 from genesis.autograd import min_cut as cuts
 from genesis.autograd.min_cut import NEVER, Network, priced
 from genesis.ir.node import topological
@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
         found.append((gradients, results, saved))
         return saved
 
-    monkeypatch.setattr(jitted, "cut", cut)
+    monkeypatch.setattr(jit_gradients, "cut", cut)
     return found
 
 

@@ -29,7 +29,7 @@ from genesis.compiler.lower.lower import lower
 from genesis.compiler.program.program import results
 from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.decisions import Choice, Decisions, decide, deciding
-from genesis.compiler.tuned import (
+from genesis.compiler.tuning_records import (
     BadRecords,
     Database,
     Tuned,
@@ -49,9 +49,9 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.core.realisation import forget_programs, statistics
 from genesis.profiling.machine import Machine
 from genesis.tuning import history, tuner
+from genesis.tuning.cost_model import CostModel
 from genesis.tuning.jobs import Job, jobs
 from genesis.tuning.measure import Bench, Candidate, WrongResult, agree, wins
-from genesis.tuning.model import CostModel
 from genesis.tuning.search import Search
 from tests.compiler.test_schedule import run
 from tests.ndarray.test_pooling import graph

@@ -19,8 +19,8 @@ from genesis.compress import (
     from_codes,
     quantize,
 )
+from genesis.compress.bit_packing import Layout
 from genesis.compress.codes import bytes_of, values_of
-from genesis.compress.layout import Layout
 
 #: What differs most; the others are run with `-m slow`.
 QUICK = ("uint4", "int6", "Q5_1", "Q2_K", "Q4_K", "Q6_K", "MXFP4")

@@ -9,8 +9,8 @@ import pytest
 
 import genesis
 from genesis import functional
+from genesis.compress.pruning import masked
 from genesis.compress.sparse import SparseTensor, sparse_linear
-from genesis.compress.sparsity import masked
 
 #: By how much of the greatest weight rounding is off.
 FORMATS = {None: 0, "int8": 1 / 120, "int4/64": 1 / 6, "float8_e4m3fn": 1 / 14}

@@ -10,9 +10,9 @@ import pytest
 
 import genesis
 from genesis import nn
-from genesis.compress import sparsity
+from genesis.compress import pruning
 from genesis.compress.channels import dependencies, remove_channels_
-from genesis.compress.sparsity import (
+from genesis.compress.pruning import (
     Movement,
     Pruner,
     cubic,
@@ -65,8 +65,8 @@ def test_scores_are_what_is_lost() -> None:
     seen = Statistics(6)
     seen.add(numbers(50, 6, seed=2) * np.arange(1, 7))
     np.testing.assert_allclose(wanda(w, seen), np.abs(w) * np.sqrt(seen.energy), rtol=1e-5)
-    np.testing.assert_array_equal(sparsity.snip(w, g), np.abs(w * g))
-    np.testing.assert_allclose(sparsity.fisher_score(w, g**2), 0.5 * w**2 * g**2, rtol=1e-5)
+    np.testing.assert_array_equal(pruning.snip(w, g), np.abs(w * g))
+    np.testing.assert_allclose(pruning.fisher_score(w, g**2), 0.5 * w**2 * g**2, rtol=1e-5)
     moved = Movement()
     moved.add(w, g)
     moved.add(w, -3 * g)

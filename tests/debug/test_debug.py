@@ -215,7 +215,7 @@ def test_occupancy_is_that_of_the_vendors_tools(tmp_path: Path) -> None:
     if not tool.exists():
         pytest.skip("Triton brings no cuobjdump")
     from genesis.backends.gpu.binary import made, request
-    from genesis.backends.gpu.launch_entry import parsed
+    from genesis.backends.gpu.launch_metadata import parsed
     from genesis.debug.occupancy import of_binary
     from tests.compiler.test_gpu_schedule import kernels_of
 

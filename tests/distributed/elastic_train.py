@@ -23,7 +23,7 @@ import numpy as np
 import genesis
 import genesis.distributed as gd
 from genesis import Tensor, nn, optim
-from genesis.distributed import world
+from genesis.distributed import process_groups
 
 ROWS, WIDTH, CLASSES, MICROBATCHES = 24, 16, 8, 12
 
@@ -63,7 +63,7 @@ def suffer(plan: dict[str, Any], k: int, run: gd.Run, since: int) -> None:
         subprocess.Popen(["sh", "-c", wake], start_new_session=True)
         os.kill(os.getpid(), signal.SIGSTOP)
     if "kills" in plan and gd.world_size() == 4 and since == 1 and not is_over(plan, run, 3):
-        rng = np.random.default_rng([plan["seed"], world.epoch])
+        rng = np.random.default_rng([plan["seed"], process_groups.epoch])
         if rng.integers(4) == gd.rank():
             Timer(rng.uniform(0, 0.3), lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
 
@@ -74,7 +74,7 @@ def is_over(plan: dict[str, Any], run: gd.Run, since: int) -> bool:
         last = max(run.council.record.members) if gd.world_size() == 4 else 0
         return last == 3 + plan["kills"] and since >= 3
     if "sizes" in plan:
-        return world.epoch > len(plan["sizes"]) and since >= 3
+        return process_groups.epoch > len(plan["sizes"]) and since >= 3
     return False
 
 

@@ -163,9 +163,9 @@ def disagree(mesh: gd.Mesh) -> None:
 
 def stray(mesh: gd.Mesh) -> None:
     """One process runs what it has run before, the other begins something new."""
-    from genesis.distributed import world
+    from genesis.distributed import process_groups
 
-    world.PATIENCE = 0.2  # to be told sooner; it decides nothing
+    process_groups.PATIENCE = 0.2  # to be told sooner; it decides nothing
     f = genesis.jit(lambda y: y.sum())
     f(mesh.batch(nd.ones((2, 2))))
     f(mesh.batch(nd.ones((2 if mesh.rank else 3, 2))))  # the process ends by its error

@@ -78,7 +78,7 @@ class Processes:
     """One process in each namespace, without a launcher: what they print comes line by line."""
 
     def __init__(self, count: int, elastic: bool, *command: str) -> None:
-        from genesis.distributed.world import c10d
+        from genesis.distributed.process_groups import c10d
 
         self.store = c10d().TCPStore(ADDRESS, 0, None, True, wait_for_workers=False)
         read, write = os.pipe()

@@ -13,9 +13,9 @@ import genesis
 import genesis.distributed as gd
 from genesis import nn
 from genesis.compiler.verify.collectives import verify_messages
-from genesis.distributed.exact import exact_sums
+from genesis.distributed.exact_sums import exact_sums
 from genesis.distributed.pipeline import _Batch, balanced
-from genesis.distributed.schedules import (
+from genesis.distributed.pipeline_schedules import (
     Action,
     Schedule,
     gpipe,

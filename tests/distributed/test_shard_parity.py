@@ -14,7 +14,7 @@ import genesis
 import genesis.distributed as gd
 from genesis import nn, optim
 from genesis.distributed import checkpoint
-from genesis.distributed.parity import _code, _times, encode, rebuild
+from genesis.distributed.erasure_code import _code, _times, encode, rebuild
 
 
 def every_loss(count: int, parity: int) -> int:

@@ -11,9 +11,9 @@ import random
 import struct
 from collections.abc import Sequence
 
+from genesis.llm.page_offload import Tiers
 from genesis.llm.pages import NOWHERE, PagePool
 from genesis.llm.request import Continuation, Request, Step, Work
-from genesis.llm.tiers import Tiers
 
 MASK = (1 << 62) - 1
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import genesis
-from genesis.llm.cache import Cache
 from genesis.llm.config import DecoderConfig
 from genesis.llm.decoder import Decoder, Rows
 from genesis.llm.families import read_config
+from genesis.llm.kv_cache import Cache
 from genesis.llm.rope import switch
 from genesis.llm.weight_names import Source
 

@@ -10,9 +10,9 @@ import pytest
 
 import genesis
 from genesis.functional.attention import attention_and_totals
-from genesis.llm.cache import FORMATS, Cache
 from genesis.llm.decoder import Decoder
 from genesis.llm.executor import Executor
+from genesis.llm.kv_cache import FORMATS, Cache
 from genesis.llm.loading import Settings
 from genesis.llm.pages import Copy
 from tests.llm.random_models import saved

@@ -14,13 +14,13 @@ import pytest
 from genesis.llm.decoder import Decoder
 from genesis.llm.engine import Engine
 from genesis.llm.executor import Executor
+from genesis.llm.page_offload import Tiers
 from genesis.llm.pages import PageGroup, PagePool
 from genesis.llm.prefix_cache import PrefixCache
 from genesis.llm.request import Limits
 from genesis.llm.sampling import SamplingParams
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams
-from genesis.llm.tiers import Tiers
 from tests.llm.random_models import saved
 from tests.llm.run_decoder import load
 

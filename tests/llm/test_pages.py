@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from genesis.llm.eviction import LRU, Cost, Heat, Learned
+from genesis.llm.page_offload import Tiers
 from genesis.llm.pages import NOWHERE, PageGroup, PagePool, Tables, Write
 from genesis.llm.prefix_cache import Chain, PrefixCache
-from genesis.llm.tiers import Tiers
 from tests.llm.fake_engine import History, Memory
 
 

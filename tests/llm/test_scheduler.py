@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from genesis.llm.eviction import LRU, Cost, Heat, Learned
+from genesis.llm.page_offload import Log, Tiers
 from genesis.llm.pages import PageGroup, PagePool
 from genesis.llm.prefix_cache import PrefixCache
 from genesis.llm.request import Ended, Limits, Refused, Request, Step
 from genesis.llm.scheduler import Scheduler
-from genesis.llm.tiers import Log, Tiers
 from tests.llm.fake_engine import FakeEngine
 
 GROUPS = {

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genesis.llm.tiers import Log, Tiers, pack, unpack
+from genesis.llm.page_offload import Log, Tiers, pack, unpack
 
 #: Appends records that can be told from their key, and says which are complete.
 WRITER = """
 import itertools, sys
 from pathlib import Path
 from tests.llm.test_tiers import payload
-from genesis.llm.tiers import Log
+from genesis.llm.page_offload import Log
 log = Log(Path(sys.argv[1]), int(sys.argv[2]))
 for i in itertools.count(int(sys.argv[3])):
     log.put(b"%d" % i, payload(i))

@@ -10,7 +10,7 @@ from genesis import ndarray as nd
 from genesis.compiler import options
 from genesis.ndarray.core import primitive, realisation
 from genesis.ndarray.core.ndarray import wrap
-from genesis.ndarray.core.subgraph import Subgraph
+from genesis.ndarray.core.subgraph_copies import Subgraph
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from genesis import nn as modules
 from genesis.autograd import grad
 from genesis.functional import ctc, loss, margin_loss
 from genesis.functional.activation import log_softmax
-from genesis.nn import output_loss
+from genesis.nn import adaptive_softmax
 from genesis.tensor.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -469,7 +469,9 @@ def test_adaptive_log_softmax(rng: np.random.Generator) -> None:
     """Outputs, loss, log-probabilities, predictions and gradients with PyTorch's weights."""
     theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(8, 20, [4, 10], div_value=2.0, head_bias=True)
     theirs = theirs.double()
-    ours = output_loss.AdaptiveLogSoftmaxWithLoss(8, 20, [4, 10], div_value=2.0, head_bias=True)
+    ours = adaptive_softmax.AdaptiveLogSoftmaxWithLoss(
+        8, 20, [4, 10], div_value=2.0, head_bias=True
+    )
     ours.double().load_state_dict({k: nd.array(v.numpy()) for k, v in theirs.state_dict().items()})
     x, target = rng.normal(size=(9, 8)), rng.integers(0, 20, 9)
     output, value = ours(Tensor(nd.array(x)), Tensor(nd.array(target)))
@@ -496,7 +498,9 @@ def test_linear_cross_entropy(rng: np.random.Generator, choices: tuple[int, ...]
     weight = rng.random(4)
     settings: dict[str, Any] = {"out_features": choices, "bias": True, "label_smoothing": 0.1}
     theirs = torch.nn.LinearCrossEntropyLoss(5, 4, **settings, weight=torch.tensor(weight))
-    ours = output_loss.LinearCrossEntropyLoss(5, 4, **settings, weight=Tensor(nd.array(weight)))
+    ours = adaptive_softmax.LinearCrossEntropyLoss(
+        5, 4, **settings, weight=Tensor(nd.array(weight))
+    )
     theirs.double()
     ours.double().load_state_dict({k: nd.array(v.numpy()) for k, v in theirs.state_dict().items()})
     x, target = rng.normal(size=(6, 5)), rng.integers(0, 4, (6, *choices))

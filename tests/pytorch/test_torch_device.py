@@ -29,7 +29,7 @@ from genesis.torch.device import (
     graph_cache,
     register,
 )
-from genesis.torch.device.schema import operator
+from genesis.torch.device.operator_variants import operator
 from genesis.torch.device.storage_contents import contents, runtime
 
 register()

@@ -15,7 +15,7 @@ from genesis.llm.request import Request
 from genesis.llm.step_time import Size, StepTime
 from genesis.serve.app import Options
 from genesis.serve.limits import TIERS
-from genesis.serve.load import Target, measure
+from genesis.serve.load_generator import Target, measure
 from genesis.serve.models import predicted_wait
 from genesis.serve.simulate import Arrival, Replica, Result, System, read, recorded, run
 from tests.serve.running import Running, tiny

@@ -10,7 +10,7 @@ import pytest
 
 from genesis.llm.structured import Grammars
 from genesis.llm.tokenizer import Tokenizer
-from genesis.serve.tools import Delta, Format, Parser, format_of, grammar
+from genesis.serve.tool_calls import Delta, Format, Parser, format_of, grammar
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "get": {

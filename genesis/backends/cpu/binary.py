@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from genesis.backends.base import Binary
+from genesis.backends.compile_workers import each
 from genesis.backends.cpu.compile import emit, object_key
-from genesis.backends.workers import each
 from genesis.content_store import default, digest
 
 

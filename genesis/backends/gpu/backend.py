@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from genesis.backends import base
 from genesis.backends.gpu.chip import Described, describe
-from genesis.backends.gpu.launch_entry import parsed
-from genesis.backends.gpu.runtime import amd, host_words, memory, nvidia, program
+from genesis.backends.gpu.launch_metadata import parsed
+from genesis.backends.gpu.runtime import amd, mapped_host_memory, memory, nvidia, program
 from genesis.backends.gpu.runtime.driver import Device, Driver, DriverError
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
@@ -108,7 +108,7 @@ class GPUBackend(base.Backend):
 
     def words(self) -> base.Words:
         """As many as a program has graphs: each finds its own again."""
-        return host_words.Words(program.GRAPHS, self.device, self._words)
+        return mapped_host_memory.Words(program.GRAPHS, self.device, self._words)
 
     def word_later(self, memory_: base.Memory) -> base.Later:
         """A word, once the programs before it have run."""
@@ -156,8 +156,8 @@ class GPUBackend(base.Backend):
 
     def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[base.Binary]:
         """Render and compile kernels, several at a time."""
+        from genesis.backends.compile_workers import each
         from genesis.backends.gpu.binary import made, request  # not needed if found on disk
-        from genesis.backends.workers import each
 
         target = self._chip.architecture
         return each(made, (request(kernel, target, precision) for kernel in kernels), "Triton")

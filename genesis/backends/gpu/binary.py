@@ -18,10 +18,10 @@ from typing import Any
 
 from genesis.backends.base import BadBinary, Binary
 from genesis.backends.gpu.codegen.render import render
-from genesis.backends.gpu.codegen.source import Argument, Source
+from genesis.backends.gpu.codegen.rendered_kernel import Argument, Source
 from genesis.backends.gpu.codegen.warp_specialised import by_roles
 from genesis.backends.gpu.compile import compile, parse_target
-from genesis.backends.gpu.launch_entry import Count, parsed
+from genesis.backends.gpu.launch_metadata import Count, parsed
 from genesis.content_store import digest
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Role, as_index

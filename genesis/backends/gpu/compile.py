@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from genesis.backends.gpu.codegen.source import Source
+from genesis.backends.gpu.codegen.rendered_kernel import Source
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from genesis.ir.ops import Op
 from genesis.ir.size import Dim, evaluate
 
 if TYPE_CHECKING:
-    from genesis.compiler.partition.axis import Axis
+    from genesis.compiler.partition.mesh_axis import Axis
 
 
 class Form(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from genesis.backends import base
 from genesis.compiler.program.memory_plan import Temporary
 from genesis.compiler.program.program import Derivation, Early, Output, Program
-from genesis.compiler.tuned import database, kernel_key, target_of, told
+from genesis.compiler.tuning_records import database, kernel_key, target_of, told
 from genesis.content_store import Store
 from genesis.ir.dtype import ALL, DType
 from genesis.ir.node import Form

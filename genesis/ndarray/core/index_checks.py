@@ -29,7 +29,7 @@ from genesis.ir.size import Dim, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.primitive import cast, constant, elementwise
-from genesis.ndarray.core.subgraph import Subgraph
+from genesis.ndarray.core.subgraph_copies import Subgraph
 from genesis.ndarray.core.value import NO_AXIS, Checked, Value
 
 if TYPE_CHECKING:

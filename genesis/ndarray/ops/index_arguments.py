@@ -127,7 +127,7 @@ def inside(found: Span, extent: int, axis: int) -> bool:
 
 
 class KnownChecks:
-    """The checks in a graph that is built again and again (`genesis.ndarray.core.subgraph`).
+    """The checks in a graph that is built again and again (`genesis.ndarray.core.subgraph_copies`).
 
     Where what an index is made of lies in memory, its least and its greatest say which integers the
     index can be; mostly that is enough.

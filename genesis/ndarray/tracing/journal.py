@@ -6,9 +6,9 @@ a guard. Every write to an object from outside is undone when the recording ends
 by each run: an *effect*. Objects that the function made itself concern nobody; which those are is
 known at the end, when they are the youngest that the garbage collector has.
 
-Entries come from two sides: `genesis.ndarray.tracing.watch` sees what Python code does, instruction
-by instruction; the objects of Genesis itself (a tensor's gradient, an optimizer's settings) report
-it.
+Entries come from two sides: `genesis.ndarray.tracing.code_watcher` sees what Python code does,
+instruction by instruction; the objects of Genesis itself (a tensor's gradient, an optimizer's
+settings) report it.
 """
 
 from __future__ import annotations

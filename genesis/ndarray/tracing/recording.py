@@ -209,7 +209,9 @@ class Recording:
         static: tuple[Any, ...],
     ) -> Any:
         """What the function returns for stand-ins."""
-        from genesis.ndarray.tracing.watch import watched  # importing Genesis watches nothing yet
+        from genesis.ndarray.tracing.code_watcher import (
+            watched,  # importing Genesis watches nothing yet
+        )
 
         args, kwargs = tree
         try:

@@ -12,7 +12,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementary import expm1_of
 from genesis.ndarray.ops.movement import narrow, normal_axis
 from genesis.ndarray.ops.special.formula import result, terms
-from genesis.torch.aten.gradient import backward
+from genesis.torch.aten.backward import backward
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
 from genesis.torch.aten.registry import generator, implementations, implements, operators, table
 

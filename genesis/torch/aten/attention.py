@@ -20,7 +20,7 @@ from genesis.functional.attention import (
 from genesis.functional.reduction import fit
 from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
-from genesis.torch.aten.gradient import gradient_of
+from genesis.torch.aten.backward import gradient_of
 from genesis.torch.aten.registry import Unsupported, generator, implements, operators
 
 _TILE = 32

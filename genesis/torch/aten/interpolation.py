@@ -14,7 +14,7 @@ from typing import Any
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.torch.aten.gradient import gradients
+from genesis.torch.aten.backward import gradients
 from genesis.torch.aten.registry import Unsupported, implements
 
 #: Of every family of operators: the mode, the numbers of dimensions, and whether it is smoothed.

@@ -21,7 +21,7 @@ from genesis.functional.margin_loss import labels
 from genesis.ir.dtype import int64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
-from genesis.torch.aten.gradient import gradients
+from genesis.torch.aten.backward import gradients
 from genesis.torch.aten.precision import wide, widened
 from genesis.torch.aten.registry import implements
 

@@ -20,8 +20,8 @@ from torch.fx import GraphModule, Node
 from genesis import events
 from genesis.ir.size import UndecidableSize
 from genesis.torch.aten import FallbackWarning
-from genesis.torch.compile.plan import Missing, PartPlan, Plan
-from genesis.torch.compile.planning import Planning, alike, found, sources
+from genesis.torch.compile.executable_plan import Missing, PartPlan, Plan
+from genesis.torch.compile.plan_builder import Planning, alike, found, sources
 from genesis.torch.compile.run_program import Frame, frame_for
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.source_lines import TracedPlaces
@@ -79,8 +79,8 @@ class Executable(OutputCode):
         """Every value that a run leaves behind, by its node."""
         running, registers, sizes = self._start(inputs)
         running.run(registers, sizes)
-        assert running.planning is not None
-        return {node: registers[k] for node, k in running.planning.numbers.items()}
+        assert running.builder is not None
+        return {node: registers[k] for node, k in running.builder.numbers.items()}
 
     @property
     def variants(self) -> list[Running]:
@@ -114,8 +114,8 @@ class Executable(OutputCode):
     def _planned(self, sizes: Sizes) -> Running:
         assert self._module is not None
         with multiplying(self._precision) if self._device != "cpu" else nullcontext():
-            planning = Planning(self._module, sizes, self._device, self._keep, self._apart)
-        return Running(planning.plan, planning)
+            builder = Planning(self._module, sizes, self._device, self._keep, self._apart)
+        return Running(builder.plan, builder)
 
     def _plan_generally(self) -> None:
         """Plan for all sizes, if that is possible.
@@ -170,10 +170,10 @@ def multiplying(precision: str) -> AbstractContextManager[object]:
 
 
 class Running:
-    """A plan that is run. `planning` is where it came from, unless it was found in a cache."""
+    """A plan that is run. `builder` is where it came from, unless it was found in a cache."""
 
-    def __init__(self, plan: Plan, planning: Planning | None) -> None:
-        self.plan, self.planning = plan, planning
+    def __init__(self, plan: Plan, builder: Planning | None) -> None:
+        self.plan, self.builder = plan, builder
         self.sizes: Mapping[str, int] = {}  #: of the last run
         self._frames: dict[tuple[int, tuple[int, ...]], Frame] = {}
         self._warned = not plan.reasons
@@ -208,7 +208,7 @@ class Running:
         if frame is None:
             if len(self._frames) >= 256:
                 self._frames.clear()
-            places = TracedPlaces(self.planning.origins[number]) if self.planning else None
+            places = TracedPlaces(self.builder.origins[number]) if self.builder else None
             device = self.plan.device
             frame = self._frames[key] = frame_for(device)(part, sizes, places, device)
         return frame

@@ -23,7 +23,7 @@ from genesis.compiler.program.prepacked import Kept, Prepared
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.core.index_checks import require
 from genesis.ndarray.core.value import lock
-from genesis.torch.compile.plan import PartPlan
+from genesis.torch.compile.executable_plan import PartPlan
 from genesis.torch.compile.trace import place_of
 from genesis.torch.profiler import recorded
 from genesis.torch.source_lines import TracedPlaces

@@ -19,14 +19,14 @@ from genesis.ndarray.core.source_lines import OURS
 from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import MAX_DEPTH, Block, Part, Value, thread
 from genesis.torch.aten import implementations
-from genesis.torch.device import autocast, cpu_fallback, exchange, generators
+from genesis.torch.device import autocast, cpu_fallback, interop, generators
 from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.cpu_fallback import fallback, fallbacks
 from genesis.torch.device.module import Genesis
 from genesis.torch.device.module_conversion import keep_parameters
 from genesis.torch.device.storage_contents import device_names
 from genesis.torch.device.operators import operators
-from genesis.torch.device.schema import exists, has_kernel, operator, schema
+from genesis.torch.device.operator_variants import exists, has_kernel, operator, schema
 
 #: Names of operators that are left to PyTorch, which composes them of allocations and copies:
 #: it knows what strides the result should have.
@@ -69,7 +69,7 @@ def register() -> None:
         MAX_DEPTH,
     )  # fmt: skip
     keep_parameters()
-    exchange.register()
+    interop.register()
     library = untyped._C._dispatch_library("IMPL", "aten", "")
     everything = untyped._C._dispatch_library("IMPL", "_", "")
     for name, function in operators.items():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from genesis.torch.device.schema import form_of, operator, overloads
+from genesis.torch.device.operator_variants import form_of, operator, overloads
 
 _KEY = "AutocastPrivateUse1"
 

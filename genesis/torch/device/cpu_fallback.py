@@ -22,7 +22,7 @@ from genesis.torch.convert import DTYPES
 from genesis.torch.device import dispatch
 from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.generators import generator_of
-from genesis.torch.device.schema import form_of, has_kernel, operator
+from genesis.torch.device.operator_variants import form_of, has_kernel, operator
 
 Function = Callable[..., Any]
 Policy = Literal["warn", "allow", "error"]

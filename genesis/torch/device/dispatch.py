@@ -24,8 +24,8 @@ from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
 from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.generators import generator_of
 from genesis.torch.device.graph_cache import Arguments, Copies
+from genesis.torch.device.operator_variants import Form
 from genesis.torch.device.result_strides import arrays_in, result_strides
-from genesis.torch.device.schema import Form
 from genesis.torch.device.strides import Sizes
 
 Function = Callable[..., Any]

@@ -3,8 +3,8 @@
 A convolution is two dozen values, each with its shape rules, and a model calls the same operators
 on tensors of the same forms in every turn. So what a kernel builds for arguments of certain forms
 is recorded, on stand-ins, when they are met for the second time. From then on a call is one block
-of the graph (`genesis.ndarray.core.subgraph`), and how its results lie in memory is known. The
-values are those that the kernel would have built, and so are programs and bits.
+of the graph (`genesis.ndarray.core.subgraph_copies`), and how its results lie in memory is known.
+The values are those that the kernel would have built, and so are programs and bits.
 
 A number is part of a form. Those that are others in every turn, such as a learning rate under a
 schedule, are never met again, and cost no more than looking.
@@ -20,7 +20,7 @@ from genesis.ndarray.core import primitive
 from genesis.ndarray.core.device import on_device
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.storage import Steps
-from genesis.ndarray.core.subgraph import NotASubgraph, Subgraph
+from genesis.ndarray.core.subgraph_copies import NotASubgraph, Subgraph
 from genesis.ndarray.core.value import Checked, Value, apart, thread
 from genesis.torch.convert import TORCH_DTYPES
 from genesis.torch.device import storage_contents as contents

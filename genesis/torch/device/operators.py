@@ -16,8 +16,8 @@ from genesis.torch.aten.registry import implementations
 from genesis.torch.convert import DTYPES
 from genesis.torch.device import dispatch
 from genesis.torch.device import storage_contents as contents
+from genesis.torch.device.operator_variants import operator
 from genesis.torch.device.result_strides import elementwise
-from genesis.torch.device.schema import operator
 
 #: Functions of tensors by the names of the operators they compute.
 operators: dict[str, Callable[..., Any]] = {}

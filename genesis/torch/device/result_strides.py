@@ -16,7 +16,7 @@ import torch
 
 from genesis.ndarray.core.layout import row_major
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.device.schema import operator
+from genesis.torch.device.operator_variants import operator
 from genesis.torch.device.strides import Sizes, memory_order
 
 Strides = Callable[[Sequence[Any], dict[str, Any], Sequence[NDArray]], Sequence[Sizes | None]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from genesis.backends.cpu.codegen.emit import LLVMValue, Operand
-from genesis.backends.cpu.library.native import Array, Code
+from genesis.backends.cpu.library.phase_builder import Array, Code
 
 RUN = 16  # items that are sorted by rank
 MANY = 512  # items up to which this is faster than distributing them by digits

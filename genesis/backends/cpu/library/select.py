@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.cpu.library.merge import RUN, SLACK, merge_items
-from genesis.backends.cpu.library.native import Array, Code, Library
+from genesis.backends.cpu.library.phase_builder import Array, Code, Library
 from genesis.backends.cpu.library.sort import BUCKETS, LONGEST, SHORT, Items
 from genesis.ir.dtype import DType
 from genesis.ir.node import Call

@@ -16,7 +16,7 @@ from functools import lru_cache
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.library.merge import MANY, SLACK, merge_items
-from genesis.backends.cpu.library.native import Array, Code, Library
+from genesis.backends.cpu.library.phase_builder import Array, Code, Library
 from genesis.ir.dtype import DType
 from genesis.ir.node import Call
 from genesis.ir.size import Dim, bounds, product

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from math import copysign, inf, isinf, isnan
 
-from genesis.backends.gpu.codegen import helpers
+from genesis.backends.gpu.codegen import device_functions
 from genesis.backends.gpu.codegen.address import offset
 from genesis.ir import ops
 from genesis.ir.dtype import (
@@ -81,11 +81,11 @@ def type_name(dtype: DType) -> str:
 class Scope:
     """The names of one function, and what is known about the values they hold."""
 
-    library: helpers.Library
+    library: device_functions.Library
     order: tuple[Axis, ...] = ()  # of all tile axes: the dimensions of every local
     names: dict[Hashable, str] = field(default_factory=dict)
     narrow: set[Hashable] = field(default_factory=set)
-    taken: set[str] = field(default_factory=lambda: set(helpers.RESERVED))
+    taken: set[str] = field(default_factory=lambda: set(device_functions.RESERVED))
     intervals: dict[Node, Interval] = field(default_factory=dict)
     # What has been named, innermost block of the text last: expressions of axes and arguments
     # only, which mean the same wherever they are visible.

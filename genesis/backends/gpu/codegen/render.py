@@ -15,6 +15,7 @@ from itertools import chain, zip_longest
 from math import prod
 
 from genesis.backends.gpu.codegen.address import offset
+from genesis.backends.gpu.codegen.device_functions import Library
 from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.dp4a import quadruple
 from genesis.backends.gpu.codegen.expression import (
@@ -29,10 +30,9 @@ from genesis.backends.gpu.codegen.expression import (
     type_name,
     typed,
 )
-from genesis.backends.gpu.codegen.helpers import Library
 from genesis.backends.gpu.codegen.launch_bounds import Work
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
-from genesis.backends.gpu.codegen.source import Argument, Source
+from genesis.backends.gpu.codegen.rendered_kernel import Argument, Source
 from genesis.backends.gpu.codegen.weight_prefetch import Ahead, ahead, pieces
 from genesis.ir import kernel as kir
 from genesis.ir import ops

@@ -17,13 +17,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from genesis.backends.gpu.codegen.address import offset
+from genesis.backends.gpu.codegen.device_functions import Library
 from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.expression import PRODUCT, Frame, address, type_name
-from genesis.backends.gpu.codegen.helpers import Library
 from genesis.backends.gpu.codegen.launch_bounds import Work
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
 from genesis.backends.gpu.codegen.render import TritonFunction
-from genesis.backends.gpu.codegen.source import Source
+from genesis.backends.gpu.codegen.rendered_kernel import Source
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import simplify

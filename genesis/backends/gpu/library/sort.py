@@ -15,8 +15,8 @@ from pathlib import Path
 
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.gpu.binary import Request, made, packed, unpacked
-from genesis.backends.gpu.codegen.source import Argument, Source
-from genesis.backends.gpu.launch_entry import Count
+from genesis.backends.gpu.codegen.rendered_kernel import Argument, Source
+from genesis.backends.gpu.launch_metadata import Count
 from genesis.content_store import remember
 from genesis.ir.dtype import DType
 from genesis.ir.node import Call

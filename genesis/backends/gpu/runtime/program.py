@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genesis.backends import base
-from genesis.backends.gpu.launch_entry import Count, evaluated
+from genesis.backends.gpu.launch_metadata import Count, evaluated
 from genesis.backends.gpu.runtime.driver import Device, Driver, uninterrupted
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType

@@ -8,7 +8,7 @@ import pytest
 
 import genesis
 from genesis import nn
-from genesis.autograd import composition
+from genesis.autograd import composite_cache
 from genesis.functional import cross_entropy, layer_norm, linear
 from genesis.functional.function import one_operation
 from genesis.ndarray.core.value import Extended
@@ -83,16 +83,16 @@ def _step(function: Callable[..., Any], given: list[Any], only_first: bool) -> l
 def test_copies_equal_the_operations(
     name: str, only_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "_known", {})
+    monkeypatch.setattr(composite_cache, "_known", {})
     genesis.manual_seed(3)
     function, given = CASES[name]()
     with monkeypatch.context() as users:
         users.setattr(Extended, "by_users", True)
         first = _step(function, given, only_first)  # by its operations
-    assert not composition._known
+    assert not composite_cache._known
     for _ in range(3):
         assert _step(function, given, only_first) == first
-    assert all(x for (name, *_), x in composition._known.items() if not isinstance(name, type))
+    assert all(x for (name, *_), x in composite_cache._known.items() if not isinstance(name, type))
     with genesis.no_grad():
         plain = [y.numpy().tobytes() for y in _tensors(function(*given))]
         for _ in range(3):
@@ -191,7 +191,7 @@ def test_errors_stay_those_of_the_operations() -> None:
 
 
 def test_what_cannot_be_copied_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composition, "_known", {})
+    monkeypatch.setattr(composite_cache, "_known", {})
     counter = genesis.zeros(1)
 
     @one_operation
@@ -214,7 +214,7 @@ def test_what_cannot_be_copied_is_called(monkeypatch: pytest.MonkeyPatch) -> Non
     assert counter.item() >= 5  # recording it is one more call
     assert len({tuple(noisy(x).tolist()) for _ in range(5)}) == 5
     names = [f.__wrapped__ for f in (counting, same, noisy)]  # type: ignore[attr-defined]
-    assert not any(x for (name, *_), x in composition._known.items() if name in names)
+    assert not any(x for (name, *_), x in composite_cache._known.items() if name in names)
 
 
 def test_modes_that_watch_operations_see_them() -> None:
@@ -237,8 +237,8 @@ def test_other_sizes_are_other_compositions() -> None:
 
 
 def test_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composition, "_known", {})
-    monkeypatch.setattr(composition, "MOST", 4)
+    monkeypatch.setattr(composite_cache, "_known", {})
+    monkeypatch.setattr(composite_cache, "MOST", 4)
     for rows in range(1, 12):
         assert linear(genesis.ones(rows, 3), genesis.ones(2, 3)).sum().item() == 6 * rows
-    assert len(composition._known) <= 4
+    assert len(composite_cache._known) <= 4

@@ -2,10 +2,10 @@
 
 A loop goes back through the same operations in every turn. Creators whose rules are known by what
 made them (`Creator.rule`) are gathered as a walk would visit them; what they are and how they are
-wired is the key under which the graph of all of their gradients is found (`subgraph`). It was built
-by the walk itself, on stand-ins, so sums are added in its order and bits are the same. A creator
-that is not known, or whose gradients somebody wants to see, ends a stretch; the walk goes through
-it as always.
+wired is the key under which the graph of all of their gradients is found (`subgraph_copies`). It
+was built by the walk itself, on stand-ins, so sums are added in its order and bits are the same. A
+creator that is not known, or whose gradients somebody wants to see, ends a stretch; the walk goes
+through it as always.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from genesis.ir.node import topological
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.storage import Storage
-from genesis.ndarray.core.subgraph import NotASubgraph, Subgraph
+from genesis.ndarray.core.subgraph_copies import NotASubgraph, Subgraph
 from genesis.ndarray.core.value import MAX_DEPTH, Value, apart, thread
 from genesis.tensor.tensor import Tensor
 

@@ -2,7 +2,7 @@
 
 A layer is a dozen operations, and each finds out its shapes, makes an array, a tensor and an entry
 of the tape. So what is composed for arguments of certain forms is recorded when it is first called:
-on stand-ins, with its gradients. From then on a call copies the values (`subgraph`) and is
+on stand-ins, with its gradients. From then on a call copies the values (`subgraph_copies`) and is
 one entry of the tape, whose rule copies those of the gradients. The values are the same as those
 that the operations would have made, and so are programs and bits. Gradients that are part of the
 graph are compositions, too. So is every operation of the tape itself, from the second call with
@@ -48,9 +48,9 @@ from genesis.ndarray import NDArray, zeros
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.storage import Steps, Storage
-from genesis.ndarray.core.subgraph import NotASubgraph, Subgraph
+from genesis.ndarray.core.subgraph_copies import NotASubgraph, Subgraph
 from genesis.ndarray.core.value import Extended, Several, Value, apart, thread
-from genesis.tensor.formats import Size
+from genesis.tensor.memory_formats import Size
 from genesis.tensor.tensor import Tensor
 
 #: Compositions that are known for arguments of certain forms, at most.

@@ -201,7 +201,9 @@ class JitTape:
         """Prepare for gradients. What was read on the way; None: no result has gradients."""
         if not self._results:
             return None
-        from genesis.ndarray.tracing.watch import watched  # importing Genesis watches nothing yet
+        from genesis.ndarray.tracing.code_watcher import (
+            watched,  # importing Genesis watches nothing yet
+        )
 
         self._own = {
             id(x): template.add(x)

@@ -163,7 +163,7 @@ def parsed(content: bytes) -> list[Tuned]:
     >>> parsed(b"[]")
     Traceback (most recent call last):
     ...
-    genesis.compiler.tuned.BadRecords: it is not a file of tuned kernels
+    genesis.compiler.tuning_records.BadRecords: it is not a file of tuned kernels
     """
     try:
         match json.loads(content):

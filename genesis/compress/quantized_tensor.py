@@ -7,7 +7,7 @@ their own, so that within a group g integers are summed::
                               + minimum[n, g] Σ_k q[m, g, k])
 
 Sums of integers are exact, and the sum over groups has one order, so what a row gives does not
-depend on how many others there are. `genesis.compress.layout` says where the bits lie.
+depend on how many others there are. `genesis.compress.bit_packing` says where the bits lie.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import genesis
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.autograd import no_grad
+from genesis.compress.bit_packing import BLOCK, QUAD, Layout, pack, packed
 from genesis.compress.codes import Codes, bytes_of, chunks, encode, values_of
 from genesis.compress.format import FLOATS, Float, Format, Integer, Table, named
-from genesis.compress.layout import BLOCK, QUAD, Layout, pack, packed
 from genesis.tensor.tensor import Tensor
 
 #: With more rows than this, floats are made of their codes once for all.
@@ -33,8 +33,9 @@ FEW_ROWS = 8
 class QuantizedTensor:
     """A matrix (rows, k) in a `Format`, or several (count, rows, k).
 
-    `values` are its bytes (.., blocks, spans, n) as in `genesis.compress.layout`, with rows and
-    spans that are not full filled up by zeros. Of floats without scales, `values` are the matrix.
+    `values` are its bytes (.., blocks, spans, n) as in `genesis.compress.bit_packing`, with rows
+    and spans that are not full filled up by zeros. Of floats without scales, `values` are the
+    matrix.
     """
 
     def __init__(self, values: Tensor, shape: tuple[int, ...], format: str | Format) -> None:

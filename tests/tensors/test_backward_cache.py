@@ -9,7 +9,7 @@ import torch
 
 import genesis
 from genesis import nn
-from genesis.autograd import stretches
+from genesis.autograd import backward_cache
 from genesis.autograd.tape import Walk
 from genesis.functional import cross_entropy
 from genesis.ndarray.core.value import Extended
@@ -77,10 +77,10 @@ def test_bits_are_the_same(loss: Callable[..., Any], monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as walks:
         walks.setattr(Walk, "advance", staticmethod(lambda walk: len(walk.pending)))
         want = [_gradients(loss, leaves) for _ in range(4)]
-    stretches._known.clear()
+    backward_cache._known.clear()
     for _ in range(5):
         assert _gradients(loss, leaves) == want[-1]
-    assert any(stretches._known.values())
+    assert any(backward_cache._known.values())
 
 
 def test_what_differs_is_another_stretch() -> None:
