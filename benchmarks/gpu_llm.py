@@ -24,7 +24,7 @@ from genesis import ndarray as nd
 from genesis.llm.decoder import Decoder
 from genesis.llm.executor import Executor, _tensor
 from genesis.llm.families import read_config
-from genesis.llm.request import Work
+from genesis.llm.request import TokenSpan
 from genesis.weights.array_cache import ArrayCache
 
 SMALL = {
@@ -80,7 +80,7 @@ def executor_of(
 
 def work(tokens: list[int], start: int, pages: list[int]) -> Any:
     """Some tokens of a text."""
-    return SimpleNamespace(tokens=tokens, start=start, tables=[pages], drafts=0, spec=Work)
+    return SimpleNamespace(tokens=tokens, start=start, tables=[pages], drafts=0, spec=TokenSpan)
 
 
 def bits() -> None:

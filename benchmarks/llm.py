@@ -169,14 +169,14 @@ def _write_file(layers: int, format: str, path: Path) -> None:
 def genesis_model(layers: int, format: str) -> tuple[Work, int]:
     """The engine of `genesis.llm`."""
     from genesis.llm import LLM
-    from genesis.llm.bench import Bench
+    from genesis.llm.bench import EngineBench
 
     how: dict[str, Any] = {"max_length": PREFIX + 64, "cache_bytes": 1 << 31}
     if format in FILES:
         llm = LLM(model_file(layers, format), **how)
     else:
         llm = LLM(model_folder(layers), format=format, **how)
-    bench = Bench(llm.engine, process_time)
+    bench = EngineBench(llm.engine, process_time)
     known = bench.prompt(PREFIX - 16)
 
     def found() -> float:

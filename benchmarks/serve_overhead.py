@@ -23,7 +23,7 @@ from typing import Any
 
 import uvicorn
 
-from genesis.serve.app import Options, Server
+from genesis.serve.app import Server, ServerOptions
 from genesis.serve.limits import Tier
 from genesis.serve.models import Spec
 
@@ -45,7 +45,7 @@ class Process:
 
     def __init__(self, spec: Spec) -> None:
         tiers = {"default": Tier(1e6, 1e6)}  # nobody is refused, or in a hurry
-        self.server = Server([spec], Options(tiers=tiers))
+        self.server = Server([spec], ServerOptions(tiers=tiers))
         config = uvicorn.Config(self.server.app, port=0, log_level="warning", backlog=4096)
         self._web = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="server")

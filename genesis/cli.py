@@ -927,11 +927,11 @@ def _path() -> int:
     return 0
 
 
-def _store() -> disk.Store | None:
+def _store() -> disk.ContentStore | None:
     """The store, if it is there: looking at it must not make it."""
     path = disk.directory()
     there = path is not None and (path.exists() or path.is_symlink())
-    return disk.Store(path) if path is not None and there else None
+    return disk.ContentStore(path) if path is not None and there else None
 
 
 def _complain(error: OSError) -> int:
@@ -943,7 +943,7 @@ def _fail(message: str) -> int:
     return 1
 
 
-def _bytes(entries: Sequence[disk.Entry]) -> str:
+def _bytes(entries: Sequence[disk.StoredFile]) -> str:
     return _size(sum(e.nbytes for e in entries))
 
 

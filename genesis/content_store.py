@@ -46,7 +46,7 @@ class UnsafeDirectory(OSError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredFile:
     """A file of the store: the room it takes, and when it was last used (seconds since 1970).
 
     `used` lags behind by up to a day.
@@ -72,7 +72,7 @@ def digest(*parts: str | bytes | memoryview) -> str:
     return state.hexdigest()
 
 
-class Store:
+class ContentStore:
     """A directory of entries. Opening it fails with an OSError where it would not be safe."""
 
     def __init__(self, path: Path, limit: int = LIMIT) -> None:
@@ -116,16 +116,16 @@ class Store:
             self._writable = False
             _warn(f"cannot write to {self.path}: {error.strerror}; nothing more is kept there")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredFile]:
         """All entries, those unused for longest first. Files of anybody else are not looked at."""
         found = []
         for name, status in self._files():
             if match := _NAME.fullmatch(name):
                 nbytes = max(status.st_size, 512 * status.st_blocks)
-                found.append(Entry(name, match[1], nbytes, status.st_mtime))
+                found.append(StoredFile(name, match[1], nbytes, status.st_mtime))
         return sorted(found, key=lambda e: e.used)
 
-    def clear(self) -> list[Entry]:
+    def clear(self) -> list[StoredFile]:
         """Delete all entries; what was deleted. Processes that use them are not disturbed."""
         removed = self.entries()
         for entry in removed:
@@ -185,7 +185,7 @@ class Store:
                 self._remove(name)
 
 
-def default() -> Store | None:
+def default() -> ContentStore | None:
     """The user's store; None if it is switched off or there is no safe place for it."""
     path = directory()
     return None if path is None else _opened(path)
@@ -283,9 +283,9 @@ def generation(*packages: str) -> str:
 
 
 @cache
-def _opened(path: Path) -> Store | None:
+def _opened(path: Path) -> ContentStore | None:
     try:
-        return Store(path)
+        return ContentStore(path)
     except OSError as error:
         _warn(f"{path}: {error.strerror or error}; nothing is kept there")
         return None

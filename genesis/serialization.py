@@ -142,7 +142,7 @@ def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, A
         raise BadFile(f"load: {name}: the description of its contents is damaged") from None
 
 
-def open_table(name: str) -> tuple[Any, dict[str, Entry], Any]:
+def open_table(name: str) -> tuple[Any, dict[str, TensorEntry], Any]:
     """The metadata and the checked table of a safetensors file, and its tensors' mapped bytes."""
     with open(name, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -186,7 +186,7 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """A line of the table, after it has been checked."""
 
     dtype: DType
@@ -204,7 +204,7 @@ class Entry(NamedTuple):
         return contents.view(self.dtype.numpy).reshape(self.shape)
 
 
-def _entry(name: str, key: str, entry: Any) -> Entry:
+def _entry(name: str, key: str, entry: Any) -> TensorEntry:
     match entry:
         case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
             kind in _DTYPES
@@ -219,7 +219,7 @@ def _entry(name: str, key: str, entry: Any) -> Entry:
         raise BadFile(
             f"load: {name}: {key!r} of {dtype} {tuple(shape)} cannot lie at {begin}..{end}"
         )
-    return Entry(dtype, shape, begin, end)
+    return TensorEntry(dtype, shape, begin, end)
 
 
 def restored(x: Any, tensors: Mapping[str, Tensor]) -> Any:

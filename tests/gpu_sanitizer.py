@@ -23,7 +23,7 @@ import numpy as np
 import genesis
 from genesis import nn
 from genesis.backends.base import BadBinary
-from genesis.backends.gpu.runtime.memory import Memory, Pool
+from genesis.backends.gpu.runtime.memory import Memory, MemoryPool
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 F = nn.functional
@@ -127,7 +127,7 @@ def computed(case: Case, dtype: str, device: str, number: int) -> list[Any]:
     return [x.detach().float().cpu().numpy() for x in every]
 
 
-def apart(self: Pool, sizes: Sequence[int]) -> list[Memory]:
+def apart(self: MemoryPool, sizes: Sequence[int]) -> list[Memory]:
     """Allocations of their own, which are never freed: the process is short."""
     with self.device:
         return [Memory(int(self.device.call("MemAlloc", max(1, n))), n) for n in sizes]
@@ -160,7 +160,7 @@ def main() -> int:
     parser.add_argument("--part", default="", help="compute a share of the cases, such as 0/8")
     options = parser.parse_args()
     if options.part:
-        Pool.allocate_many = apart  # type: ignore[method-assign]
+        MemoryPool.allocate_many = apart  # type: ignore[method-assign]
         return run(options.part)
     if shutil.which("compute-sanitizer") is None:
         parser.error("compute-sanitizer is not on the PATH; it comes with CUDA's toolkit")

@@ -29,12 +29,12 @@ LONGEST = 512
 MOST = 128
 
 #: None: it came once; False: it is not to be copied.
-_known: dict[tuple[Any, ...], Stretch | Literal[False] | None] = {}
+_known: dict[tuple[Any, ...], WalkStretch | Literal[False] | None] = {}
 
 SAVED, GRADIENT, TOTAL = range(3)
 
 
-class Place(NamedTuple):
+class WalkPlace(NamedTuple):
     """A value of a walk: saved by a creator, the gradient of a result of one, a leaf's total."""
 
     kind: int
@@ -52,13 +52,13 @@ class Place(NamedTuple):
         return gradient.value  # type: ignore[no-any-return]
 
 
-class Stretch(NamedTuple):
+class WalkStretch(NamedTuple):
     """The gradients that leave a stretch, made of what is saved and of those that enter it."""
 
     graph: Subgraph
-    inputs: list[Place]
+    inputs: list[WalkPlace]
     visited: list[int]  # creators
-    results: list[Place]
+    results: list[WalkPlace]
 
 
 def advance(walk: Walk) -> int:
@@ -140,11 +140,11 @@ def _given(gradients: list[Any]) -> tuple[bool, ...]:
     return tuple([g is not None for g in gradients])
 
 
-def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]) -> Stretch:
+def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]) -> WalkStretch:
     """Walk through a stretch on stand-ins."""
-    inputs: dict[Value, Place] = {}
+    inputs: dict[Value, WalkPlace] = {}
 
-    def stand_in(place: Place) -> Value:
+    def stand_in(place: WalkPlace) -> Value:
         value = place.value(walk, met)
         made = primitive.parameter(value.dtype, value.shape, value.device)
         inputs[made] = place
@@ -159,7 +159,7 @@ def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]
             if type(x) is not Creator:
                 shadows.append(Tensor(wrap(primitive.parameter(x.dtype, x.array.shape, x.device))))
                 if id(x) in walk.leaves:
-                    total = wrap(stand_in(Place(TOTAL, number, 0)))
+                    total = wrap(stand_in(WalkPlace(TOTAL, number, 0)))
                     shadow.leaves[id(shadows[-1])] = (shadows[-1], total)
                 continue
             ctx = Context()
@@ -170,7 +170,7 @@ def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]
             shadows.append(made)
             if x in walk.gradients:
                 shadow.gradients[made] = [
-                    None if g is None else wrap(stand_in(Place(GRADIENT, number, slot)))
+                    None if g is None else wrap(stand_in(WalkPlace(GRADIENT, number, slot)))
                     for slot, g in enumerate(walk.gradients[x])
                 ]
         for number in order:
@@ -179,7 +179,7 @@ def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]
                 None if e is None else Edge(shadows[numbers[id(e.source)]], *e[1:]) for e in x.edges
             ]
             made.ctx._saved = [
-                stand_in(Place(SAVED, number, slot)) for slot in range(len(x.ctx._saved))
+                stand_in(WalkPlace(SAVED, number, slot)) for slot in range(len(x.ctx._saved))
             ]
         inside = {shadows[number]: number for number in order}
         shadow.pending = [(-c.number, c) for c in shadow.gradients]
@@ -189,14 +189,14 @@ def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]
             _, creator = heapq.heappop(shadow.pending)
             visited.append(inside[creator])
             shadow.step(creator, shadow.gradients.pop(creator))
-        results: dict[Place, Value] = {}
+        results: dict[WalkPlace, Value] = {}
         places = {id(x): number for number, x in enumerate(shadows)}
         for creator, gradients in shadow.gradients.items():
             for slot, g in enumerate(gradients):
                 if g is not None:
-                    results[Place(GRADIENT, places[id(creator)], slot)] = g.value
+                    results[WalkPlace(GRADIENT, places[id(creator)], slot)] = g.value
         for leaf, g in shadow.leaves.values():
-            results[Place(TOTAL, places[id(leaf)], 0)] = g.value
+            results[WalkPlace(TOTAL, places[id(leaf)], 0)] = g.value
         results = {place: v for place, v in results.items() if inputs.get(v) != place}
         read = [v for v in topological(results.values()) if v in inputs]
         graph = Subgraph(read, list(results.values()))
@@ -204,7 +204,7 @@ def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]
     if graph.height > MAX_DEPTH // 2:
         raise NotASubgraph("it is too deep")
     graph.order = {}
-    return Stretch(graph, [inputs[v] for v in read], visited, list(results))
+    return WalkStretch(graph, [inputs[v] for v in read], visited, list(results))
 
 
 Walk.advance = staticmethod(advance)

@@ -66,7 +66,7 @@ _TUPLES = {tuple, Size}
 _OF_ARRAYS = {f for f in vars(ndarray).values() if isinstance(f, FunctionType)}
 
 #: False: not to be copied.
-_known: dict[tuple[Any, ...], Recorded | Literal[False]] = {}
+_known: dict[tuple[Any, ...], RecordedComposite | Literal[False]] = {}
 #: Operations that were called once with arguments of certain forms.
 _once: set[tuple[Any, ...]] = set()
 _NONE: Any = object()  # no result: the operations are to be called
@@ -82,7 +82,7 @@ class _Numbers(list[Any]):
 _NUMBERS = _Numbers()
 
 
-class Rule(NamedTuple):
+class GradientRule(NamedTuple):
     """Gradients for certain results: which saved values and results' gradients they are made of."""
 
     graph: Subgraph
@@ -91,7 +91,7 @@ class Rule(NamedTuple):
     through: list[int | None]  # which of the results' gradients it is, as it comes; None: none
 
 
-class Recorded:
+class RecordedComposite:
     """A composition for arguments of certain forms."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Recorded:
         self._places = self.graph.order
         self._results, self._needs = outputs, needs
         self._stand_ins = stand_ins
-        self._rules: dict[tuple[bool, ...], Rule] = {}
+        self._rules: dict[tuple[bool, ...], GradientRule] = {}
         self._gradients: dict[tuple[bool, ...], Callable[..., tuple[Any, ...]]] = {}
         self.saved: list[int] = []
         self.frees = _frees(outputs)  #: whether going backward through it frees something
@@ -181,7 +181,7 @@ class Recorded:
         split = len(args) - len(self.names)
         return self.function(*args[:split], **dict(zip(self.names, args[split:], strict=True)))
 
-    def rule(self, given: tuple[bool, ...]) -> Rule:
+    def rule(self, given: tuple[bool, ...]) -> GradientRule:
         """What makes the gradients of the arguments of those of results, which are given or not."""
         found = self._rules.get(given)
         if found is None:
@@ -223,7 +223,7 @@ class Recorded:
             found = self._gradients[given] = gradient
         return found
 
-    def _derived(self, given: tuple[bool, ...]) -> Rule:
+    def _derived(self, given: tuple[bool, ...]) -> GradientRule:
         results = [x for x, wanted in zip(self._results, given, strict=True) if wanted]
         grads = [Tensor(wrap(_stand_in(x.array))) for x in results]
         wanted = [x for x, needed in zip(self._stand_ins, self._needs, strict=True) if needed]
@@ -241,14 +241,14 @@ class Recorded:
         where = [None if g is None else next(places) for g in gradients]
         first, last = len(saved), len(saved) + len(starts)
         through = [None if k is None or not first <= k < last else k - first for k in where]
-        return Rule(graph, [self._places[v] for v in saved], where, through)
+        return GradientRule(graph, [self._places[v] for v in saved], where, through)
 
 
 class _Call(Context):
     """What one call of a composition remembers."""
 
     materialize_grads = False
-    recorded: Recorded
+    recorded: RecordedComposite
     edges: Sequence[Edge | None]
 
 
@@ -259,7 +259,7 @@ class Composition(Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         """The gradients of the tensors."""
         entries = [*ctx._saved]
-        recorded: Recorded = ctx.recorded
+        recorded: RecordedComposite = ctx.recorded
         if any(isinstance(g, Tensor) for g in grads):
             return _differentiated(ctx, entries, grads)
         rule = recorded.rule(tuple([g is not None for g in grads]))
@@ -271,7 +271,7 @@ class Composition(Function):
 
 def _differentiated(ctx: Any, entries: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...]:
     """Gradients that are part of the graph: a composition of arguments and gradients."""
-    recorded: Recorded = ctx.recorded
+    recorded: RecordedComposite = ctx.recorded
     given = tuple([g is not None for g in grads])
     rule = recorded.rule(given)
     known = [g for g in grads if g is not None]
@@ -438,7 +438,7 @@ def _recorded(
     names: tuple[str, ...],
     function: Callable[..., Any] | None,
     arrays: Sequence[NDArray],
-) -> Recorded | Literal[False]:
+) -> RecordedComposite | Literal[False]:
     """A composition that was not known; False if it is not copied, or not yet."""
     if len({x.device for x in arrays}) != 1:
         return False
@@ -451,13 +451,13 @@ def _recorded(
         _once.discard(form)
     if len(_known) >= MOST:
         _known.clear()
-    found: Recorded | Literal[False] = False
+    found: RecordedComposite | Literal[False] = False
     try:
         single = function is None or function is plain
         operations = function if function else lambda *args: record(form[0], args)
         if function is plain:
             operations = partial(plain, form[0])
-        found = Recorded(operations, given, names, _title(form[0].__name__), single)
+        found = RecordedComposite(operations, given, names, _title(form[0].__name__), single)
         if single and not found.graph.plain:
             found = False
     except Exception:  # whatever it is, the operations have it as well

@@ -5,8 +5,9 @@ stand-ins, so it serves every run: from it comes a second program, which compute
 the inputs from those of the results, from inputs, and from values that the first program saves on
 the way. To the tape outside a run is one operation whose rule is that program.
 
-For derivatives of gradients the stand-ins of the gradients are results in turn: a `Piece` of tape
-with more inputs, of the same kind. It computes from the inputs, and nothing else is saved for it.
+For derivatives of gradients the stand-ins of the gradients are results in turn: a `TapePiece` of
+tape with more inputs, of the same kind. It computes from the inputs, and nothing else is saved for
+it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from genesis.ndarray.tracing.tape_interface import Tapes
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.ndarray.tracing.recording import Run
+    from genesis.ndarray.tracing.recording import ReplayRun
     from genesis.ndarray.tracing.template import Maker, Template
 
 
@@ -72,7 +73,7 @@ class Spent(Function):
         tuple(tape.FREED)
 
 
-class Input(NamedTuple):
+class TapeInput(NamedTuple):
     """Where gradients leave a piece: an edge of its tape, and what that stands for."""
 
     edge: Edge
@@ -100,7 +101,7 @@ class JitTape:
         self._made: list[Tensor] = []  # all that a run makes
         self._own: dict[int, int] = {}  # leaves among them, and their numbers
         self._late: list[tuple[int, int]] = []  # edges to those
-        self._piece: Piece | None = None
+        self._piece: TapePiece | None = None
 
     # ---- results
     def maker(self, x: Tensor, template: Template) -> Maker:
@@ -128,7 +129,7 @@ class JitTape:
                 if slot == len(self._results):
                     self._results.append(x)
 
-        def make(run: Run, made: list[Any]) -> Tensor:
+        def make(run: ReplayRun, made: list[Any]) -> Tensor:
             new = Tensor(made[array])
             if kind is not Tensor:
                 new = kind(new)
@@ -171,7 +172,7 @@ class JitTape:
         shape = contexts[0].shape if contexts else ()
         wanted = x._wanted
 
-        def make(run: Run, made: list[Any]) -> Tensor:
+        def make(run: ReplayRun, made: list[Any]) -> Tensor:
             new = Tensor(made[array])
             new._wanted = wanted
             _base_on(new, made[base])
@@ -215,7 +216,7 @@ class JitTape:
         inputs = self._inputs([c for c, _ in self._outputs], recorder)
         for x in self._results:
             recorder.now[x.array.storage] = self._recorder.now[x.array.storage]
-        self._piece = piece = Piece(self._results, inputs, recorder)
+        self._piece = piece = TapePiece(self._results, inputs, recorder)
         journal = recorder.journal
         with watched(journal, static):
             following = piece.backward((True,) * len(self._results), graph=False)
@@ -237,12 +238,12 @@ class JitTape:
         self.needed = {v for v in (*forward, *topological(roots)) if v.memory is not None}
         return reads
 
-    def _inputs(self, starts: Iterable[Creator], recorder: Recorder) -> list[Input]:
+    def _inputs(self, starts: Iterable[Creator], recorder: Recorder) -> list[TapeInput]:
         """Where gradients leave the recorded part of the tape.
 
         From there on it refers to stand-ins: it is kept, and must not keep parameters alive.
         """
-        found: dict[tuple[int, int], Input] = {}
+        found: dict[tuple[int, int], TapeInput] = {}
         stack = list(starts)
         seen = set(stack)
         while stack:
@@ -268,12 +269,12 @@ class JitTape:
             self._redirect(creator, found)
         return list(found.values())
 
-    def _input(self, e: Edge, recorder: Recorder) -> Input:
+    def _input(self, e: Edge, recorder: Recorder) -> TapeInput:
         source = e.source
         given = self._given.get(id(source))
         if given is not None:
             path, x = given
-            return Input(e, lambda tree: edge_to(pytree.follow(tree, path)), _order(x.array))
+            return TapeInput(e, lambda tree: edge_to(pytree.follow(tree, path)), _order(x.array))
         actual = ref(source)
         if isinstance(source, Tensor):
             value = self._recorder.read(source.array.storage)
@@ -284,7 +285,7 @@ class JitTape:
             stand_in.forms = source.forms
 
         if id(source) in self._own:  # a leaf that every run makes
-            return Input(e._replace(source=stand_in), _nowhere)
+            return TapeInput(e._replace(source=stand_in), _nowhere)
 
         _, slot, shape, dtype = e
 
@@ -293,9 +294,9 @@ class JitTape:
             return None if found is None else Edge(found, slot, shape, dtype)
 
         edge_here = e._replace(source=stand_in)
-        return Input(edge_here, edge)
+        return TapeInput(edge_here, edge)
 
-    def _redirect(self, creator: Creator, found: Mapping[tuple[int, int], Input]) -> None:
+    def _redirect(self, creator: Creator, found: Mapping[tuple[int, int], TapeInput]) -> None:
         """Have what a creator saved come from stand-ins, too."""
         ctx = creator.ctx
         assert ctx is not None
@@ -329,7 +330,7 @@ class JitTape:
 
     def attach(
         self,
-        run: Run,
+        run: ReplayRun,
         held: list[Value],
         pointers: list[int],
         unread: list[Value],
@@ -354,11 +355,11 @@ class At(NamedTuple):
     layout: tuple[Any, Any] | None = None
 
 
-class Piece:
+class TapePiece:
     """A piece of tape on stand-ins: results, and the inputs that their gradients go to."""
 
     def __init__(
-        self, results: Sequence[Tensor], inputs: Sequence[Input], recorder: Recorder
+        self, results: Sequence[Tensor], inputs: Sequence[TapeInput], recorder: Recorder
     ) -> None:
         self.results = results
         self.inputs = inputs
@@ -446,7 +447,7 @@ class Passed:
     its graph, as it does where every operation has a node of its own.
     """
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: TapePiece) -> None:
         self.piece = piece
         self.spent: set[Creator] = set()
 
@@ -470,7 +471,7 @@ class Passed:
 class PieceWalk(Walk):
     """A pass backward through a piece of tape, which ends at its inputs."""
 
-    def __init__(self, graph: bool, inputs: Sequence[Input]) -> None:
+    def __init__(self, graph: bool, inputs: Sequence[TapeInput]) -> None:
         super().__init__(graph, retain=True)
         self._ends = {(id(i.edge.source), i.edge.slot): n for n, i in enumerate(inputs)}
         self._found: list[Any] = [None] * len(inputs)
@@ -493,10 +494,10 @@ class PieceWalk(Walk):
         return self._found
 
 
-class Plan:
+class GradientPlan:
     """A program for gradients, ready but for what a run says: sizes, and where inputs lie."""
 
-    def __init__(self, known: Mapping[Value, At], roots: Sequence[Value | None], piece: Piece):
+    def __init__(self, known: Mapping[Value, At], roots: Sequence[Value | None], piece: TapePiece):
         asked = [v for v in roots if v is not None]
         order = topological(asked, lambda v: () if v in known else v.inputs)
         leaves = [v for v in order if v.memory is not None or v in known]
@@ -570,7 +571,7 @@ class Following:
 
     def __init__(
         self,
-        piece: Piece,
+        piece: TapePiece,
         given: Sequence[Tensor],
         gradients: Sequence[Any],
         roots: Sequence[Value | None],
@@ -578,15 +579,15 @@ class Following:
     ) -> None:
         self.piece = piece
         self.roots = roots
-        self.next: Piece | None = None
+        self.next: TapePiece | None = None
         self.slots: dict[int, int] = {}  # which of the next piece's results a root is
         self._given = [g.array.storage.actual for g in given]
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, GradientPlan] = {}
         if graph:
             made = [n for n, g in enumerate(gradients) if g is not None and g.creator is not None]
-            more = [Input(Edge(g, 0, g.array.shape, g.array.dtype), _nowhere) for g in given]
+            more = [TapeInput(Edge(g, 0, g.array.shape, g.array.dtype), _nowhere) for g in given]
             inputs = [*piece.inputs, *more]
-            self.next = Piece([gradients[n] for n in made], inputs, piece.recorder)
+            self.next = TapePiece([gradients[n] for n in made], inputs, piece.recorder)
             self.next.leaves = [*piece.leaves, *self._given]
             self.next.layouts = piece.layouts
             self.slots = {n: slot for slot, n in enumerate(made)}
@@ -620,10 +621,10 @@ class Following:
             for form in forms
         ]
 
-    def _planned(self, places: Sequence[At]) -> Plan:
+    def _planned(self, places: Sequence[At]) -> GradientPlan:
         piece = self.piece
         leaves = [*piece.leaves, *self._given, *(piece.saved if self.next is None else ())]
-        return Plan(dict(zip(leaves, places, strict=True)), self.roots, piece)
+        return GradientPlan(dict(zip(leaves, places, strict=True)), self.roots, piece)
 
 
 class Jitted(Function):

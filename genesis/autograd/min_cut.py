@@ -41,7 +41,7 @@ def cut(gradients: Sequence[Value], results: Sequence[Value]) -> list[Value]:
     # A value is two vertices: is it left to the first program, and is it there for the second?
     numbers = {v: 2 * n for n, v in enumerate(prices)}
     source, sink = 2 * len(prices), 2 * len(prices) + 1
-    network = Network(sink + 1)
+    network = FlowNetwork(sink + 1)
     for v, (save, again, is_asked) in prices.items():
         n = numbers[v]
         network.add(n, n + 1, save)
@@ -160,10 +160,10 @@ def _elements(v: Value) -> int:
     return evaluate(size, {s.name: TYPICAL for s in size.symbols})
 
 
-class Network:
+class FlowNetwork:
     """A directed graph with capacities.
 
-    >>> network = Network(4)
+    >>> network = FlowNetwork(4)
     >>> for edge in (0, 1, 9), (1, 2, 2), (0, 2, 1), (2, 3, 9):
     ...     network.add(*edge)
     >>> network.cut(0, 3)

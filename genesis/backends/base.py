@@ -22,7 +22,7 @@ from genesis.ir.size import Dim
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
-    from genesis.ir.node import Call
+    from genesis.ir.node import LibraryCall
 
 
 class Memory(Protocol):
@@ -449,7 +449,7 @@ class Backend(ABC):
         """Whether what this thread starts is not run, but recorded by who lent it a queue."""
         return False
 
-    def native_call(self, call: Call) -> NativeCall | None:
+    def native_call(self, call: LibraryCall) -> NativeCall | None:
         """Code of this backend's own for an operation of the library.
 
         Otherwise it runs on the host between two native parts of the program.

@@ -27,7 +27,7 @@ from genesis.compiler.passes import GraphPass, passes_of
 from genesis.compiler.program.assemble import assemble
 from genesis.compiler.program.kernel_order import ordered, work_of
 from genesis.compiler.program.overlap import overlapped
-from genesis.compiler.program.program import Program, Stage, results
+from genesis.compiler.program.program import GraphStage, Program, results
 from genesis.compiler.program.rematerialise import within
 from genesis.compiler.program.reuse_inputs import with_reuses
 from genesis.compiler.verify.collectives import verify_flights
@@ -46,7 +46,7 @@ def compile_program(
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
     became: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
-    stages = [Stage("as written", tuple(roots))]
+    stages = [GraphStage("as written", tuple(roots))]
     real: Sequence[Node] = without_complex(roots, origins)
     _note(stages, "complex", real)
     passes = passes_of(backend.chip)
@@ -94,7 +94,7 @@ def _passed(
     passes: Sequence[GraphPass],
     noted: dict[Node, Node],
     options: Options,
-    stages: list[Stage],
+    stages: list[GraphStage],
 ) -> Sequence[Node]:
     """The graph after some passes of its chip."""
     for each in passes:
@@ -104,10 +104,10 @@ def _passed(
     return roots
 
 
-def _note(stages: list[Stage], name: str, roots: Sequence[Node]) -> None:
+def _note(stages: list[GraphStage], name: str, roots: Sequence[Node]) -> None:
     """Add a stage, if it changed the graph."""
     if tuple(roots) != stages[-1].roots:
-        stages.append(Stage(name, tuple(roots)))
+        stages.append(GraphStage(name, tuple(roots)))
 
 
 def _simplified(
@@ -153,7 +153,7 @@ def _lower_loop(
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)
     passes = passes_of(backend.chip)
-    inner = _passed(body.roots, passes.before_simplify, {}, options, [Stage("", ())])
+    inner = _passed(body.roots, passes.before_simplify, {}, options, [GraphStage("", ())])
     body = replace(body, roots=_simplified(inner, options, {}))
     steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))

@@ -14,7 +14,7 @@ import numpy as np
 
 from genesis.compress.codes import (
     Codes,
-    Shared,
+    GroupNumbers,
     coded,
     element_values,
     encode,
@@ -47,7 +47,7 @@ def clipped(weight: Any, seen: Statistics | None, format: Format) -> Codes:
     return coded(x, format, _reaching(x, format, _importance(seen, x.shape[-1])))
 
 
-def _reaching(x: Any, format: Format, importance: Any, tries: int = 24) -> Shared:
+def _reaching(x: Any, format: Format, importance: Any, tries: int = 24) -> GroupNumbers:
     """Scales of least weighted error among those that reach a share of the way."""
     best: Any = None
     reach: Any = np.float32(1)
@@ -109,7 +109,7 @@ def searched(weight: Any, seen: Statistics | None, format: Format) -> Codes:
     return coded(x, format, _scales(x, format, _importance(seen, x.shape[-1])))
 
 
-def _scales(x: Any, format: Format, importance: Any) -> Shared:
+def _scales(x: Any, format: Format, importance: Any) -> GroupNumbers:
     """Scales of least error: by least squares, or by reach where a scale is no plain number."""
     inner = format.scale
     by_reach = (
@@ -120,12 +120,12 @@ def _scales(x: Any, format: Format, importance: Any) -> Shared:
     return search(x, format, importance)
 
 
-def _searched(x: Any, format: Format, importance: Any) -> Shared:
+def _searched(x: Any, format: Format, importance: Any) -> GroupNumbers:
     grouped = x.reshape(*x.shape[:-1], -1, format.group)
     heed = np.broadcast_to(importance.reshape(-1, format.group), grouped.shape)
     scale, minimum = _fitted(grouped, heed, format)
     least = None if format.minimum is None else _rounded(minimum, format.minimum, format, -1)
-    return Shared(_rounded(scale, format.scale, format), None, least)
+    return GroupNumbers(_rounded(scale, format.scale, format), None, least)
 
 
 def _fitted(x: Any, heed: Any, format: Format, tries: int = 20) -> tuple[Any, Any]:
@@ -186,7 +186,7 @@ def _rounded(x: Any, kind: str | Format, format: Format, sign: int = 1) -> Any:
     peak = np.take_along_axis(grouped, np.abs(grouped).argmax(-1)[..., None], -1)[..., 0]
     unit = -peak / np.float32(element.zero) if element.zero else peak / greatest(element)
     unit = stored(unit, kind.scale, format)
-    return replace(coded(x, kind, Shared(unit)), scale=unit * unit.dtype.type(sign))
+    return replace(coded(x, kind, GroupNumbers(unit)), scale=unit * unit.dtype.type(sign))
 
 
 # ---- errors made good by the weights that are still to be rounded
@@ -243,7 +243,7 @@ def _wide(x: Any, rows: int, format: Format) -> Any:
     return np.broadcast_to(x, (rows, format.groups)).astype(np.float64)
 
 
-def _side_by_side(parts: list[Shared]) -> tuple[Any, Any, Any]:
+def _side_by_side(parts: list[GroupNumbers]) -> tuple[Any, Any, Any]:
     """What belongs to groups of spans, one after the other."""
 
     def field(xs: list[Any]) -> Any:
@@ -257,7 +257,7 @@ def _side_by_side(parts: list[Shared]) -> tuple[Any, Any, Any]:
             return Codes(xs[0].format, codes, scale, None, minimum)
         return np.concatenate(xs, 1)
 
-    scale, zero, minimum = (field([getattr(p, n) for p in parts]) for n in Shared._fields)
+    scale, zero, minimum = (field([getattr(p, n) for p in parts]) for n in GroupNumbers._fields)
     return scale, zero, minimum
 
 

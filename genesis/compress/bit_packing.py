@@ -25,7 +25,7 @@ from genesis.ir.dtype import as_dtype
 BLOCK, QUAD = 32, 4
 
 
-class Layout:
+class PackedLayout:
     """The sizes that follow from a format."""
 
     def __init__(self, format: Format) -> None:
@@ -53,7 +53,7 @@ def pack(format: Format, codes: Any, shared: list[Any], together: list[Any]) -> 
     `codes` are (rows, k), whole blocks and spans of them; `shared` the bytes of numbers of groups
     (rows, groups, n) and `together` of spans (rows, spans, n). They are NumPy's or tensors.
     """
-    layout = Layout(format)
+    layout = PackedLayout(format)
     rows, k = codes.shape
     blocks, spans, _ = layout.shape(rows, k)
     outer = (blocks, BLOCK, spans, format.groups)
@@ -139,4 +139,4 @@ def _bytes(x: Any, kind: str) -> Any:
     return np.ascontiguousarray(x).view(np.uint8).reshape(*x.shape, -1)
 
 
-__all__ = ["BLOCK", "Layout", "QUAD", "pack", "packed"]
+__all__ = ["BLOCK", "PackedLayout", "QUAD", "pack", "packed"]

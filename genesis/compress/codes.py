@@ -165,7 +165,7 @@ def chunks(rows: int, k: int) -> Iterator[slice]:
 # ---- encoding
 
 
-class Shared(NamedTuple):
+class GroupNumbers(NamedTuple):
     """What belongs to groups, as it is stored: see `Codes`."""
 
     scale: Any
@@ -217,7 +217,7 @@ def prepared(values: Any, format: Format) -> tuple[Any, Format]:
 
 
 @np.errstate(all="ignore")
-def shared(x: Any, format: Format, reach: Any = 1) -> Shared:
+def shared(x: Any, format: Format, reach: Any = 1) -> GroupNumbers:
     """Scales, zeros and minima for values (.., k) in whole spans.
 
     They reach as far as the values do, or a share of that (one for all, or one for every group).
@@ -227,7 +227,7 @@ def shared(x: Any, format: Format, reach: Any = 1) -> Shared:
     if format.minimum is not None and not isinstance(element, Integer):
         middle = grouped.mean(-1, dtype=np.float32)
         width = np.abs(grouped - middle[..., None]).max(-1)
-        return Shared(stored(width * reach / greatest(element), format.scale, format),
+        return GroupNumbers(stored(width * reach / greatest(element), format.scale, format),
                       minimum=stored(middle, format.minimum, format))  # fmt: skip
     low, high = np.minimum(grouped.min(-1), 0) * reach, np.maximum(grouped.max(-1), 0) * reach
     low, high = _of_rows(low, format.rows, np.min), _of_rows(high, format.rows, np.max)
@@ -235,14 +235,14 @@ def shared(x: Any, format: Format, reach: Any = 1) -> Shared:
         width = (high - low) / np.float32((1 << format.bits) - 1)
         scale = stored(width, format.scale, format)
         if format.minimum is not None:
-            return Shared(scale, minimum=stored(low, format.minimum, format, -1))
+            return GroupNumbers(scale, minimum=stored(low, format.minimum, format, -1))
         places = np.where(scale > 0, -low / np.where(scale > 0, scale, 1), 0)
         zero = np.clip(np.rint(places.astype(np.float32)), 0, (1 << format.zero) - 1)
-        return Shared(scale, zero.astype(np.uint8))
+        return GroupNumbers(scale, zero.astype(np.uint8))
     peak = np.maximum(-low, high)
     if format.scale in ("e8m0", "e8m0_half"):
-        return Shared(_powers(peak, element, -128 if format.scale == "e8m0_half" else -127))
-    return Shared(stored(peak / greatest(element), format.scale, format))
+        return GroupNumbers(_powers(peak, element, -128 if format.scale == "e8m0_half" else -127))
+    return GroupNumbers(stored(peak / greatest(element), format.scale, format))
 
 
 def _of_rows(x: Any, rows: int, extreme: Any) -> Any:
@@ -282,7 +282,9 @@ def stored(x: Any, kind: str | Format, format: Format, sign: int = 1) -> Any:
         if kind.rows == ALL and isinstance(kind.element, Float):
             unit = np.float32(x.max() / greatest(kind.element))
             least = np.float32(2.0 ** (2 - (1 << kind.element.exponent - 1)))
-            return coded(np.maximum(x, least * unit), kind, Shared(np.full_like(x[..., :1], unit)))
+            return coded(
+                np.maximum(x, least * unit), kind, GroupNumbers(np.full_like(x[..., :1], unit))
+            )
         parts = coded(x * np.float32(sign), kind, shared(x * np.float32(sign), kind))
         return replace(parts, scale=parts.scale * parts.scale.dtype.type(sign))
     floats = x.astype(dtypes.as_dtype(kind).numpy)
@@ -296,7 +298,7 @@ def stored(x: Any, kind: str | Format, format: Format, sign: int = 1) -> Any:
 
 @np.errstate(all="ignore")
 def coded(
-    x: Any, format: Format, own: Shared, rounding: str = "nearest", draw: Any = None
+    x: Any, format: Format, own: GroupNumbers, rounding: str = "nearest", draw: Any = None
 ) -> Codes:
     """The codes of values (.., k) in whole spans, whose scales are known."""
     grouped = x.reshape(*x.shape[:-1], -1, format.group)
@@ -414,6 +416,6 @@ def joined(parts: Sequence[Codes]) -> Codes:
 
 
 __all__ = [
-    "Codes", "ROUNDINGS", "Shared", "chunks", "coded", "element_values", "encode", "greatest",
+    "Codes", "ROUNDINGS", "GroupNumbers", "chunks", "coded", "element_values", "encode", "greatest",
     "joined", "prepared", "rounded", "shared", "stored", "values_of",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ EXPERTS = ("num_experts", "n_experts", "experts_count")
 _ALIKE = 1e-4
 
 
-class Attention(NamedTuple):
+class AttentionModule(NamedTuple):
     """A module with heads: projections, blocks of whose rows are those of heads, and the last."""
 
     name: str
@@ -36,7 +36,7 @@ class Attention(NamedTuple):
 
 
 @no_grad()
-def attentions(model: nn.Module, x: Any) -> list[Attention]:
+def attentions(model: nn.Module, x: Any) -> list[AttentionModule]:
     """The modules below a model whose heads can be taken out, seen with an input x."""
     found = []
     for name, module in model.named_modules():
@@ -49,7 +49,7 @@ def attentions(model: nn.Module, x: Any) -> list[Attention]:
 
 def _attention(
     model: nn.Module, x: Any, name: str, module: nn.Module, count: str
-) -> Attention | None:
+) -> AttentionModule | None:
     heads = getattr(module, count)
     below = {n: m for n, m in module.named_modules() if type(m) is nn.Linear}
     names = {f"{name}.{n}" if name else n: m for n, m in below.items()}
@@ -68,7 +68,7 @@ def _attention(
             if any(found) and all(len(heads_of) == 1 for heads_of in found):
                 projections[own] = [heads_of[0] for heads_of in found]
         if projections and sum(map(len, projections.values())) >= 3 * heads:
-            return Attention(name, count, heads, projections, last)
+            return AttentionModule(name, count, heads, projections, last)
     return None
 
 
@@ -104,7 +104,7 @@ def _changed(before: Any, after: Any, size: int) -> list[int]:
 
 @no_grad()
 def remove_heads_(
-    model: nn.Module, x: Any, keep: float, score: Callable[[Attention], Any] | None = None
+    model: nn.Module, x: Any, keep: float, score: Callable[[AttentionModule], Any] | None = None
 ) -> nn.Module:
     """Keep a share of the heads of every attention below a model: its shapes shrink.
 
@@ -126,7 +126,7 @@ def remove_heads_(
     return model
 
 
-def _weights(model: nn.Module, own: Attention) -> Any:
+def _weights(model: nn.Module, own: AttentionModule) -> Any:
     """The squares of the weights of heads: rows of projections, columns of the last."""
     last: Any = model.get_submodule(own.last)
     scores = (
@@ -139,7 +139,7 @@ def _weights(model: nn.Module, own: Attention) -> Any:
     return scores
 
 
-def _without_heads(model: nn.Module, x: Any, own: Attention, kept: list[int]) -> None:
+def _without_heads(model: nn.Module, x: Any, own: AttentionModule, kept: list[int]) -> None:
     last: Any = model.get_submodule(own.last)
     size = last.weight.shape[1] // own.heads
     channels = [h * size + i for h in kept for i in range(size)]
@@ -259,4 +259,4 @@ def _checked(model: nn.Module, x: Any, changes: Any, wanted: Any, who: str) -> N
     raise ValueError(f"{who} stays as it was: {why}")
 
 
-__all__ = ["Attention", "EXPERTS", "HEADS", "attentions", "remove_experts_", "remove_heads_"]
+__all__ = ["AttentionModule", "EXPERTS", "HEADS", "attentions", "remove_experts_", "remove_heads_"]

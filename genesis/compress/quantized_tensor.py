@@ -21,7 +21,7 @@ import genesis
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.autograd import no_grad
-from genesis.compress.bit_packing import BLOCK, QUAD, Layout, pack, packed
+from genesis.compress.bit_packing import BLOCK, QUAD, PackedLayout, pack, packed
 from genesis.compress.codes import Codes, bytes_of, chunks, encode, values_of
 from genesis.compress.format import FLOATS, Float, Format, Integer, Table, named
 from genesis.tensor.tensor import Tensor
@@ -240,7 +240,7 @@ class _Fields:
     """
 
     def __init__(self, format: Format, values: Tensor, places: Any = None) -> None:
-        self.format, self.layout = format, Layout(format)
+        self.format, self.layout = format, PackedLayout(format)
         self.bytes = values
         self.places = None if places is None else (places // BLOCK, places % BLOCK)
         #: The axes of a chunk, each of two: a plane's leading ones count the parts of a byte.
@@ -508,7 +508,7 @@ def from_codes(codes: Codes, width: int | None = None) -> QuantizedTensor:
     if len(codes.shape) != 2 or codes.order is not None:
         raise ValueError(f"from_codes: takes a matrix in order, not codes of shape {codes.shape}")
     rows, k = codes.shape
-    values = np.empty(Layout(codes.format).shape(rows, k), np.uint8)
+    values = np.empty(PackedLayout(codes.format).shape(rows, k), np.uint8)
     for some in chunks(len(values), k * BLOCK):
         values[some] = packed(codes[some.start * BLOCK : some.stop * BLOCK])
     return QuantizedTensor(genesis.from_numpy(values), (rows, width or k), codes.format)

@@ -60,7 +60,7 @@ PRESETS = {
 
 
 @dataclass
-class Report:
+class ShrinkReport:
     """What a model was before and after every step; all numbers are measured."""
 
     rows: list[tuple[str, int, float, float]] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Report:
 def shrink(
     model: nn.Module, data: Sequence[Any], evaluate: Callable[[nn.Module], float],
     preset: str | Preset = "server",
-) -> tuple[nn.Module, Report]:  # fmt: skip
+) -> tuple[nn.Module, ShrinkReport]:  # fmt: skip
     """A smaller model than this one, which stays as it is, and a report.
 
     `data` are inputs, such as the model is to be used with; `evaluate` gives a score of a model.
@@ -87,7 +87,7 @@ def shrink(
         preset = PRESETS[preset]
     if not data:
         raise ValueError("shrink: needs some data")
-    teacher, small, report = model.eval(), copy.deepcopy(model).eval(), Report()
+    teacher, small, report = model.eval(), copy.deepcopy(model).eval(), ShrinkReport()
 
     def note(name: str) -> None:
         report.rows.append((name, model_bytes(small), evaluate(small), latency(small, data[0])))
@@ -246,6 +246,6 @@ def apply_delta(old: str | Path, update: str | Path, target: str | Path) -> None
 
 
 __all__ = [
-    "PRESETS", "Preset", "Report", "apply_delta", "delta", "latency", "model_bytes",
+    "PRESETS", "Preset", "ShrinkReport", "apply_delta", "delta", "latency", "model_bytes",
     "recover_", "restored", "shrink",
 ]  # fmt: skip

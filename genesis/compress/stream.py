@@ -45,7 +45,7 @@ _ALIGNMENT = 32
 
 
 @dataclass(frozen=True)
-class Report:
+class FileReport:
     """What `compress_file` did."""
 
     target: str
@@ -74,7 +74,7 @@ def compress_file(
     source: str | os.PathLike[str], target: str | os.PathLike[str], *,
     format: str | Mapping[str, str] | None = None, bytes: float | None = None,
     progress: Callable[[str], None] = lambda line: None,
-) -> Report:  # fmt: skip
+) -> FileReport:  # fmt: skip
     """Write the weights of a checkpoint to a GGUF file in fewer bits.
 
     `format` is one of llama.cpp's for all matrices, or formats by patterns of names; ``F16``,
@@ -240,7 +240,7 @@ def _identity(source: Path, kinds: Mapping[str, BlockType]) -> str:
 def _written(
     weights: Weights, target: Path, kinds: Mapping[str, BlockType], identity: str,
     progress: Callable[[str], None],
-) -> Report:  # fmt: skip
+) -> FileReport:  # fmt: skip
     unfinished = target.with_name(f".{target.name}.unfinished")
     journal = target.with_name(f".{target.name}.journal")
     head = _head(weights, kinds)
@@ -276,7 +276,9 @@ def _written(
     total = sum(x["total"] for x in done.values())
     error = sum(x["off"] for x in done.values()) / total if total else 0.0
     formats = {name: kind.name for name, kind in kinds.items()}
-    return Report(str(target), len(kinds), before, target.stat().st_size, error, formats, resumed)
+    return FileReport(
+        str(target), len(kinds), before, target.stat().st_size, error, formats, resumed
+    )
 
 
 def _locked(file: Any, target: Path) -> None:
@@ -375,4 +377,4 @@ def parse_bytes(text: str) -> float:
     return float(found[1]) * float(base ** " KMGT".index((found[2] or " ").upper()))
 
 
-__all__ = ["LADDER", "Report", "compress_file", "parse_bytes"]
+__all__ = ["LADDER", "FileReport", "compress_file", "parse_bytes"]

@@ -35,7 +35,7 @@ def _aligned(size: int, step: int = 64) -> int:
     return -(-size // step) * step
 
 
-class Message(NamedTuple):
+class BatchMessage(NamedTuple):
     """Where a batch is: in a slot of so many bytes, with its pickle here or at the slot's end."""
 
     slot: int
@@ -113,7 +113,7 @@ class Slots:
         where = zip(wanted, ends, strict=False)
         return [np.ndarray(shape, dtype, memory, place) for (shape, dtype), place in where]
 
-    def write(self, batch: Any) -> tuple[Message, int | None]:
+    def write(self, batch: Any) -> tuple[BatchMessage, int | None]:
         """Write a batch: what to tell the reader, and the descriptor of a new slot."""
         while True:
             pickled, pickler = self._pickled(batch)
@@ -128,7 +128,7 @@ class Slots:
         if len(pickled) > _SHORT:
             memory[pickler.room : room] = pickled
             where = pickler.room, room
-        message = Message(self.current, len(memory), where, self._new is not None)
+        message = BatchMessage(self.current, len(memory), where, self._new is not None)
         descriptor, self._new = self._new, None
         return message, descriptor
 
@@ -169,7 +169,7 @@ class Readers:
         self._count += 1
         return self._count - 1
 
-    def read(self, message: Message, descriptor: Callable[[], int]) -> Any:
+    def read(self, message: BatchMessage, descriptor: Callable[[], int]) -> Any:
         """The batch, on the slot's memory: it is free when the last of its arrays is gone."""
         if message.is_new:
             received = descriptor()

@@ -35,7 +35,7 @@ from genesis.data.collate import (
 )  # fmt: skip
 from genesis.data.dataset import IterableDataset
 from genesis.data.seeds import seed_all, seeded
-from genesis.data.shared_memory import Message, Readers, Slots
+from genesis.data.shared_memory import BatchMessage, Readers, Slots
 
 _PATIENCE = 5.0  # seconds for a worker to end by itself before it is killed
 
@@ -85,7 +85,7 @@ def shard(samples: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Task:
+class BatchTask:
     """A batch to be made: its samples' numbers, or how many to take from an iterable dataset."""
 
     what: Any
@@ -160,7 +160,7 @@ def serve(
 
 
 def _answer(
-    connection: Connection, slots: Slots, fetcher: Fetcher, task: Task, failure: Any
+    connection: Connection, slots: Slots, fetcher: Fetcher, task: BatchTask, failure: Any
 ) -> None:
     message: Any = failure
     descriptor = None
@@ -208,14 +208,14 @@ def _use_one_thread() -> None:
 # ---- in the process that trains
 
 
-class Worker:
+class LoaderWorker:
     """A worker process, seen from the one that trains."""
 
     def __init__(
         self, context: Any, fetcher: Fetcher, info: WorkerInfo, init: Callable[[int], Any] | None
     ) -> None:
         self.number, self.slots = info.id, Readers()
-        self.outstanding: list[Task] = []
+        self.outstanding: list[BatchTask] = []
         self.connection, theirs = context.Pipe()
         arguments = (theirs, fetcher, info, init)
         self.process = context.Process(target=serve, args=arguments, daemon=True)
@@ -230,7 +230,7 @@ class Worker:
 
     def submit(self, what: Any, seed: int, restart: bool = False) -> None:
         """Have a batch made."""
-        task = Task(what, seed, self.slots.taken(), restart)
+        task = BatchTask(what, seed, self.slots.taken(), restart)
         self.outstanding.append(task)
         try:
             self.connection.send(task)
@@ -249,7 +249,7 @@ class Worker:
         except (EOFError, OSError):
             self._lost()
         task = self.outstanding.pop(0)
-        if isinstance(message, Message):
+        if isinstance(message, BatchMessage):
             return self.slots.read(message, lambda: recv_handle(self.connection))
         error, text = message
         error.add_note(f"in DataLoader worker {self.number}, for samples {_shortened(task.what)}")
@@ -291,12 +291,12 @@ class Pool:
     ) -> None:
         if context is None or isinstance(context, str):
             context = get_context(context or "fork")
-        self.workers: list[Worker] = []
+        self.workers: list[LoaderWorker] = []
         self.close = finalize(self, _end, self.workers, os.getpid())
         try:
             for k in range(count):
                 info = WorkerInfo(k, count, seed, fetcher.dataset)
-                self.workers.append(Worker(context, fetcher, info, init))
+                self.workers.append(LoaderWorker(context, fetcher, info, init))
         except BaseException:
             self.close()
             raise
@@ -314,7 +314,7 @@ class Pool:
         return True
 
 
-def _end(workers: list[Worker], owner: int) -> None:
+def _end(workers: list[LoaderWorker], owner: int) -> None:
     """End processes and wait for that: those at work are interrupted, and killed if need be."""
     if os.getpid() != owner:  # in the child of a fork: they are its parent's
         return
@@ -333,7 +333,7 @@ def _end(workers: list[Worker], owner: int) -> None:
     workers.clear()
 
 
-_workers: WeakSet[Worker] = WeakSet()
+_workers: WeakSet[LoaderWorker] = WeakSet()
 
 
 def _forget() -> None:

@@ -51,11 +51,11 @@ KEPT = 2
 
 Array = np.ndarray[Any, Any]
 Region = tuple[slice, ...]
-Blocks = dict[str, "Block"]
+Blocks = dict[str, "ArrayBlock"]
 Parts = dict[str, list[tuple[list[int], list[int], Tensor]]]
 
 
-class Block(NamedTuple):
+class ArrayBlock(NamedTuple):
     """What a process writes of an array: where it begins, the shape of the whole, and itself."""
 
     starts: list[int]
@@ -265,7 +265,7 @@ def _unsent(model: nn.Module) -> Blocks:
     if number == 0:
         left |= {_CODEC + name: (0, 1, x) for name, x in codec.state.items()}
     return {
-        name: Block([at, *(0,) * x.ndim], [of, *x.shape], np.array(x)[None])
+        name: ArrayBlock([at, *(0,) * x.ndim], [of, *x.shape], np.array(x)[None])
         for name, (at, of, x) in left.items()
     }
 
@@ -395,7 +395,7 @@ def _blocks(on: Mesh, model: nn.Module, optimizer: optim.Optimizer) -> Blocks:
         if _is_first(on, value.placement, own if name in arrays else None):
             starts = [s.start for s in region_of(on, x.shape, value.placement)]
             shape = [evaluate(extent, {}) for extent in x.shape]
-            found[name] = Block(starts, shape, value if not x.steps else np.array(x.numpy()))
+            found[name] = ArrayBlock(starts, shape, value if not x.steps else np.array(x.numpy()))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Worker:
+class RayWorker:
     """What an actor does."""
 
     def place(self) -> tuple[str, int]:
@@ -55,7 +55,7 @@ def on_ray(
     bundle = dict(resources or {"CPU": 1})
     room = placement_group([bundle] * count)
     options = {"num_cpus": bundle.pop("CPU", 0), "num_gpus": bundle.pop("GPU", 0)}
-    actor = ray.remote(Worker)
+    actor = ray.remote(RayWorker)
     try:
         ray.get(room.ready())
         for generation in range(restarts + 1):

@@ -15,7 +15,7 @@ from genesis.functional.function import with_gradient
 from genesis.functional.movement import Overwrite, clone, ravel, unview, view_through
 from genesis.functional.registry import method
 from genesis.ir import ops
-from genesis.ndarray.core.storage import Step, Steps
+from genesis.ndarray.core.storage import Steps, ViewStep
 
 
 def _steps(name: str, shape: Any, offset: int, dim1: int, dim2: int) -> Steps:
@@ -31,9 +31,9 @@ def _steps(name: str, shape: Any, offset: int, dim1: int, dim2: int) -> Steps:
     start = 0 if length == 0 else max(offset, 0) + max(-offset, 0) * columns
     places = ((0, 1),) * len(rest) + ((start, columns + 1),)
     steps = (
-        Step(ops.PERMUTE, order, moved),
-        Step(ops.RESHAPE, None, (*rest, rows * columns)),
-        Step(ops.SLICE, places, (*rest, length)),
+        ViewStep(ops.PERMUTE, order, moved),
+        ViewStep(ops.RESHAPE, None, (*rest, rows * columns)),
+        ViewStep(ops.SLICE, places, (*rest, length)),
     )
     return steps[1:] if order == tuple(range(rank)) else steps
 

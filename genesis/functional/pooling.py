@@ -18,7 +18,7 @@ from genesis.functional.elementary import abs
 from genesis.functional.error_messages import per_axis
 from genesis.functional.function import Function, one_operation
 from genesis.functional.linear_map import LinearMap
-from genesis.functional.registry import Layer, layer
+from genesis.functional.registry import StatelessLayer, layer
 from genesis.functional.spatial_ranks import Sizes, Wanted, of_ranks
 
 
@@ -94,7 +94,7 @@ def max_pool(
 _SLIDING = {"stride": "kernel_size"}
 _MAX = "kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode"
 max_pool1d, max_pool2d, max_pool3d = of_ranks(
-    max_pool, 1, 2, 3, layer=Layer("MaxPool{}d", settings=_MAX, defaults=_SLIDING)
+    max_pool, 1, 2, 3, layer=StatelessLayer("MaxPool{}d", settings=_MAX, defaults=_SLIDING)
 )
 
 
@@ -121,7 +121,7 @@ def max_unpool(
 max_unpool1d, max_unpool2d, max_unpool3d = of_ranks(
     max_unpool,
     *(1, 2, 3),
-    layer=Layer("MaxUnpool{}d", ("input", "indices", "output_size"), defaults=_SLIDING),
+    layer=StatelessLayer("MaxUnpool{}d", ("input", "indices", "output_size"), defaults=_SLIDING),
 )
 
 
@@ -134,7 +134,7 @@ def adaptive_max_pool(
 
 
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = of_ranks(
-    adaptive_max_pool, 1, 2, 3, layer=Layer("AdaptiveMaxPool{}d")
+    adaptive_max_pool, 1, 2, 3, layer=StatelessLayer("AdaptiveMaxPool{}d")
 )
 
 
@@ -159,7 +159,10 @@ def fractional_max_pool(
 
 
 fractional_max_pool2d, fractional_max_pool3d = of_ranks(
-    fractional_max_pool, 2, 3, layer=Layer("FractionalMaxPool{}d", buffers=("_random_samples",))
+    fractional_max_pool,
+    2,
+    3,
+    layer=StatelessLayer("FractionalMaxPool{}d", buffers=("_random_samples",)),
 )
 
 
@@ -191,7 +194,9 @@ def avg_pool(
     return LinearMap.apply(input, partial(_arrays("avg_pool", rank), **windows), back)
 
 
-avg_pool2d, avg_pool3d = of_ranks(avg_pool, 2, 3, layer=Layer("AvgPool{}d", defaults=_SLIDING))
+avg_pool2d, avg_pool3d = of_ranks(
+    avg_pool, 2, 3, layer=StatelessLayer("AvgPool{}d", defaults=_SLIDING)
+)
 
 
 @layer("AvgPool1d", defaults=_SLIDING)
@@ -220,7 +225,7 @@ def adaptive_avg_pool(rank: int, input: Any, output_size: Wanted) -> Any:
 
 
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = of_ranks(
-    adaptive_avg_pool, 1, 2, 3, layer=Layer("AdaptiveAvgPool{}d")
+    adaptive_avg_pool, 1, 2, 3, layer=StatelessLayer("AdaptiveAvgPool{}d")
 )
 
 
@@ -245,7 +250,7 @@ def lp_pool(
     return where(still, 0.0, pow(where(still, 1.0, total), 1 / norm_type))
 
 
-lp_pool1d, lp_pool2d, lp_pool3d = of_ranks(lp_pool, 1, 2, 3, layer=Layer("LPPool{}d"))
+lp_pool1d, lp_pool2d, lp_pool3d = of_ranks(lp_pool, 1, 2, 3, layer=StatelessLayer("LPPool{}d"))
 
 
 def _arrays(name: str, rank: int) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, overload
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Layer(NamedTuple):
+class StatelessLayer(NamedTuple):
     """A layer without parameters: a function whose settings are the layer's."""
 
     name: str
@@ -45,7 +45,7 @@ class Operation:
     method: bool | Literal["property"] = False
     #: ``x.f_(..)`` writes the result into x; with "view", x becomes that view of itself.
     in_place: bool | Literal["view"] = False
-    layer: Layer | None = None
+    layer: StatelessLayer | None = None
     #: PyTorch's names: "mish", or with an overload "clamp.Tensor".
     aten: tuple[str, ...] = ()
     #: The `Scalar` of an elementwise function: its array function and the derivative.
@@ -106,10 +106,10 @@ def layer(
     buffers: Sequence[str] = (),
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[F], F]:
-    """Have a function as a layer, too; see `Layer`."""
+    """Have a function as a layer, too; see `StatelessLayer`."""
 
     def entered(function: F) -> F:
-        operation(function).layer = Layer(name, inputs, settings, buffers, defaults)
+        operation(function).layer = StatelessLayer(name, inputs, settings, buffers, defaults)
         return function
 
     return entered
@@ -136,5 +136,6 @@ def aten(*names: str) -> Callable[[F], F]:
 
 
 __all__ = [
-    "Layer", "Operation", "aten", "by_rule", "layer", "method", "operation", "operations", "public",
+    "StatelessLayer", "Operation", "aten", "by_rule", "layer", "method", "operation", "operations",
+    "public",
 ]  # fmt: skip

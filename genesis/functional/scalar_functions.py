@@ -60,7 +60,7 @@ class Unary(Protocol):
         """The function as a method."""
 
 
-class Binary(Protocol):
+class BinaryScalar(Protocol):
     """A function of two tensors or arrays, or of one and a number."""
 
     def __call__(self, input: Any, other: Any) -> Any:
@@ -158,7 +158,9 @@ def unary(name: str, function: Callable[..., Any], doc: str, in_place: bool = Fa
     return _described(called, name, doc, in_place)
 
 
-def binary(name: str, function: Callable[..., Any], doc: str, in_place: bool = True) -> Binary:
+def binary(
+    name: str, function: Callable[..., Any], doc: str, in_place: bool = True
+) -> BinaryScalar:
     """A function of pairs of elements that has no gradient, as a method as well."""
 
     def called(input: Any, other: Any) -> Any:
@@ -172,4 +174,4 @@ def _described(called: F, name: str, doc: str, in_place: bool) -> F:
     return method(in_place=in_place)(called)
 
 
-__all__ = ["Binary", "Scalar", "Unary", "binary", "rule", "scalar", "smooth", "unary"]
+__all__ = ["BinaryScalar", "Scalar", "Unary", "binary", "rule", "scalar", "smooth", "unary"]

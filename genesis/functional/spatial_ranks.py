@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 from genesis.functional.error_messages import named
-from genesis.functional.registry import Layer, operation
+from genesis.functional.registry import StatelessLayer, operation
 
 P = ParamSpec("P")
 
@@ -19,7 +19,7 @@ SIZES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 def of_ranks(
-    function: Callable[Concatenate[int, P], Any], *ranks: int, layer: Layer | None = None
+    function: Callable[Concatenate[int, P], Any], *ranks: int, layer: StatelessLayer | None = None
 ) -> tuple[Callable[P, Any], ...]:
     """A function for each rank, its first argument, as ``f1d``, ``f2d``, ..; and their layers.
 
@@ -32,7 +32,10 @@ def of_ranks(
 
 
 def _of_rank(
-    function: Callable[..., Any], rank: int, signature: inspect.Signature, layer: Layer | None
+    function: Callable[..., Any],
+    rank: int,
+    signature: inspect.Signature,
+    layer: StatelessLayer | None,
 ) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         return function(rank, *args, **kwargs)

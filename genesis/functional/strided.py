@@ -26,7 +26,7 @@ from genesis.functional.scattering import scatter
 from genesis.ir import ops
 from genesis.ir.size import product
 from genesis.ndarray import NDArray
-from genesis.ndarray.core.storage import Step, Steps
+from genesis.ndarray.core.storage import Steps, ViewStep
 
 
 def _added_up(grad: Any, axis: int, step: int, length: int) -> Any:
@@ -126,7 +126,7 @@ def as_strided_scatter(
 def _nested(length: int, sizes: list[int], strides: list[int], offset: int) -> Steps | None:
     """Steps that read with decreasing strides: rows, then what is inside each of them."""
     shape: tuple[int, ...] = (length,)
-    steps: list[Step] = []
+    steps: list[ViewStep] = []
     for k, (n, s) in enumerate(zip(sizes, strides, strict=True)):
         inner = sum((m - 1) * t for m, t in zip(sizes[k + 1 :], strides[k + 1 :], strict=True))
         # n rows of s elements, all within what there is; each begins where it may.
@@ -140,16 +140,16 @@ def _nested(length: int, sizes: list[int], strides: list[int], offset: int) -> S
             return tuple(steps)
         steps.append(_cut(shape, start, n * s, 1))
         shape = (*shape[:-1], n, s)
-        steps.append(Step(ops.RESHAPE, None, shape))
+        steps.append(ViewStep(ops.RESHAPE, None, shape))
         offset = within
     steps.append(_cut(shape, offset, 1, 1))
-    steps.append(Step(ops.RESHAPE, None, shape[:-1]))
+    steps.append(ViewStep(ops.RESHAPE, None, shape[:-1]))
     return tuple(steps)
 
 
-def _cut(shape: tuple[int, ...], start: int, length: int, step: int) -> Step:
+def _cut(shape: tuple[int, ...], start: int, length: int, step: int) -> ViewStep:
     places = ((0, 1),) * (len(shape) - 1) + ((start, step),)
-    return Step(ops.SLICE, places, (*shape[:-1], length))
+    return ViewStep(ops.SLICE, places, (*shape[:-1], length))
 
 
 __all__ = ["as_strided", "as_strided_scatter"]

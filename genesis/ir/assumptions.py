@@ -2,7 +2,7 @@
 
 Code asks about sizes: does a window fit, are two lengths equal, is one even. While a function is
 recorded for sizes in general, the sizes of the call at hand answer, and the answer is noted as a
-`Condition` that a later call must meet. As far as possible conditions then become part of the
+`SizeCondition` that a later call must meet. As far as possible conditions then become part of the
 symbols: a length that was seen to be even is written as ``2*n``, one that was compared with 3 has
 that bound. So code that asks again finds it decided, and proofs can use it.
 
@@ -32,7 +32,7 @@ _STEPS = 16
 
 
 @dataclass(frozen=True)
-class Condition:
+class SizeCondition:
     """What must hold of a size: it is, or is not, 0, or it is at least that."""
 
     size: Size
@@ -57,7 +57,7 @@ class Assumptions:
 
     def __init__(self, values: Mapping[str, int]) -> None:
         self.values = dict(values)
-        self.conditions: dict[Condition, None] = {}
+        self.conditions: dict[SizeCondition, None] = {}
         #: Symbols that were asked for their number.
         self.pinned: set[str] = set()
         self._outer: list[Any] = []
@@ -90,7 +90,7 @@ class Assumptions:
 
     def _note(self, size: Dim, relation: str) -> None:
         if isinstance(size, Size):
-            self.conditions[Condition(size, relation)] = None
+            self.conditions[SizeCondition(size, relation)] = None
 
     def forms(self) -> Forms:
         """How to write the symbols so that they say what was assumed."""
@@ -177,7 +177,7 @@ class Forms:
         return False
 
     # ---- bounds
-    def limit(self, condition: Condition) -> None:
+    def limit(self, condition: SizeCondition) -> None:
         """Bound a symbol so that a condition holds, where it has only that one."""
         left = substitute(condition.size, self.known)
         if isinstance(left, int) or len(left.symbols) != 1:
@@ -186,7 +186,7 @@ class Forms:
         value, low, high = self.values[symbol.name], symbol.low, symbol.high
 
         def holds(n: int) -> bool:
-            return Condition(left, condition.relation).holds({symbol.name: n})
+            return SizeCondition(left, condition.relation).holds({symbol.name: n})
 
         if condition.relation == "!=":
             low += not holds(low)

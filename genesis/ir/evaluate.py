@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from genesis.ir import ops, size
 from genesis.ir.dtype import Scalar
-from genesis.ir.node import Call, Leaf, Node, Prefix, Recurrence, topological
+from genesis.ir.node import Leaf, LibraryCall, Node, Prefix, Recurrence, topological
 from genesis.ir.numpy_library import reference
 from genesis.ir.ops import Op
 from genesis.ir.scalar import apply
@@ -280,7 +280,7 @@ class _Evaluator:
         return [*carries, *ys]
 
     def call(self, n: Node, inputs: list[Array]) -> list[Array]:
-        call: Call = n.attr
+        call: LibraryCall = n.attr
         results = reference(call.name)(call.options, *inputs)
         return [r.astype(dtype.numpy) for r, (dtype, _) in zip(results, call.results, strict=True)]
 

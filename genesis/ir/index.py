@@ -100,7 +100,7 @@ def _bound(n: Node, memo: dict[Node, Interval]) -> Interval:
 # ---- linear forms
 
 
-class Linear:
+class LinearIndex:
     """``constant + sum(coefficient * atom)``; atoms are canonical non-linear nodes."""
 
     __slots__ = ("terms", "constant")
@@ -110,7 +110,7 @@ class Linear:
         self.constant = constant
 
     @staticmethod
-    def of(n: Node) -> Linear:
+    def of(n: Node) -> LinearIndex:
         """The linear form of a canonical expression (a sum as `emit` writes it)."""
         terms: dict[Node, int] = {}
         constant = 0
@@ -125,26 +125,28 @@ class Linear:
                 terms[m.inputs[0]] = terms.get(m.inputs[0], 0) + m.inputs[1].attr
             else:
                 terms[m] = terms.get(m, 0) + 1
-        return Linear(terms, constant)
+        return LinearIndex(terms, constant)
 
-    def plus(self, other: Linear, scale: int = 1) -> Linear:
+    def plus(self, other: LinearIndex, scale: int = 1) -> LinearIndex:
         """``self + scale * other``"""
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
             terms[atom] = terms.get(atom, 0) + scale * coefficient
-        return Linear({a: c for a, c in terms.items() if c}, self.constant + scale * other.constant)
+        return LinearIndex(
+            {a: c for a, c in terms.items() if c}, self.constant + scale * other.constant
+        )
 
-    def times(self, scale: int) -> Linear:
+    def times(self, scale: int) -> LinearIndex:
         """``scale * self``"""
-        return Linear({}, 0).plus(self, scale)
+        return LinearIndex({}, 0).plus(self, scale)
 
-    def multiplied(self, other: Linear) -> Linear:
+    def multiplied(self, other: LinearIndex) -> LinearIndex:
         """``self * other``, expanded: a product of atoms is an atom."""
-        result = Linear({}, self.constant * other.constant)
-        result = result.plus(Linear(self.terms, 0), other.constant)
-        result = result.plus(Linear(other.terms, 0), self.constant)
+        result = LinearIndex({}, self.constant * other.constant)
+        result = result.plus(LinearIndex(self.terms, 0), other.constant)
+        result = result.plus(LinearIndex(other.terms, 0), self.constant)
         for (a, j), (b, k) in product(self.terms.items(), other.terms.items()):
-            result = result.plus(Linear({_monomial(a, b): 1}, 0), j * k)
+            result = result.plus(LinearIndex({_monomial(a, b): 1}, 0), j * k)
         return result
 
     def emit(self) -> Node:
@@ -177,10 +179,10 @@ class Linear:
                 else:
                     quotient = node(ops.FLOORDIV, (x, c), None, index)
                 k = self.terms[atom]
-                whole = Linear.of(quotient).times(k).multiplied(Linear.of(c))
+                whole = LinearIndex.of(quotient).times(k).multiplied(LinearIndex.of(c))
                 if all(self.terms.get(a) == j for a, j in whole.terms.items()):
-                    rest = self.plus(whole, -1).plus(Linear({atom: k}, 0), -1)
-                    joined = rest.plus(Linear.of(x), k)
+                    rest = self.plus(whole, -1).plus(LinearIndex({atom: k}, 0), -1)
+                    joined = rest.plus(LinearIndex.of(x), k)
                     self.terms, self.constant = joined.terms, joined.constant
                     changed = True
 
@@ -222,20 +224,22 @@ def _by_constant(n: Node, op: ops.Op) -> bool:
     return n.op is op and n.inputs[1].op is ops.CONST and n.inputs[1].attr > 0
 
 
-def _split(x: Linear, c: int) -> tuple[Linear, Linear]:
+def _split(x: LinearIndex, c: int) -> tuple[LinearIndex, LinearIndex]:
     """x as ``c*whole + rest`` with the rest's coefficients and constant in [0, c) or atoms'."""
-    whole = Linear({a: k // c for a, k in x.terms.items() if k % c == 0}, x.constant // c)
-    rest = Linear({a: k for a, k in x.terms.items() if k % c}, x.constant % c)
+    whole = LinearIndex({a: k // c for a, k in x.terms.items() if k % c == 0}, x.constant // c)
+    rest = LinearIndex({a: k for a, k in x.terms.items() if k % c}, x.constant % c)
     return whole, rest
 
 
-def _digits(x: Linear, c: int) -> tuple[int, Node, Linear] | None:
+def _digits(x: LinearIndex, c: int) -> tuple[int, Node, LinearIndex] | None:
     """x as ``g*upper + lower`` with the lower part in [0, g), for a divisor g of c."""
     for g in sorted({k for k in x.terms.values() if 1 < k < c and c % k == 0}, reverse=True):
-        lower = Linear({a: k for a, k in x.terms.items() if k % g}, x.constant % g)
+        lower = LinearIndex({a: k for a, k in x.terms.items() if k % g}, x.constant % g)
         low, high = bounds(lower.emit())
         if 0 <= low and high < g:
-            upper = Linear({a: k // g for a, k in x.terms.items() if k % g == 0}, x.constant // g)
+            upper = LinearIndex(
+                {a: k // g for a, k in x.terms.items() if k % g == 0}, x.constant // g
+            )
             return g, upper.emit(), lower
     return None
 
@@ -244,17 +248,17 @@ def floordiv(n: Node, c: int) -> Node:
     """``n // c`` for canonical n and constant c > 0."""
     if c == 1:
         return n
-    whole, rest = _split(Linear.of(n), c)
+    whole, rest = _split(LinearIndex.of(n), c)
     if not rest.terms:
         return whole.emit()
     body = rest.emit()
     low, high = bounds(body)
     if low // c == high // c:
-        return Linear(whole.terms, whole.constant + low // c).emit()
+        return LinearIndex(whole.terms, whole.constant + low // c).emit()
     common = gcd(c, *rest.terms.values())
     if common > 1:  # (g*a + b) // (g*c') == (a + b // g) // c'
-        rest = Linear({a: k // common for a, k in rest.terms.items()}, rest.constant // common)
-        return whole.plus(Linear.of(floordiv(rest.emit(), c // common))).emit()
+        rest = LinearIndex({a: k // common for a, k in rest.terms.items()}, rest.constant // common)
+        return whole.plus(LinearIndex.of(floordiv(rest.emit(), c // common))).emit()
     digits = _digits(rest, c)
     if digits is not None:  # (g*a + b) // (g*c') == a // c' for b in [0, g)
         g, upper, _ = digits
@@ -267,34 +271,34 @@ def floordiv(n: Node, c: int) -> Node:
         atom = mod(floordiv(body.inputs[0], c), body.inputs[1].attr // c)
     else:
         atom = node(ops.FLOORDIV, (body, const(c, index)), None, index)
-    return whole.plus(Linear.of(atom)).emit()
+    return whole.plus(LinearIndex.of(atom)).emit()
 
 
 def mod(n: Node, c: int) -> Node:
     """``n % c`` for canonical n and constant c > 0."""
     if c == 1:
         return const(0, index)
-    _, rest = _split(Linear.of(n), c)
-    rest = Linear({a: k % c for a, k in rest.terms.items()}, rest.constant)
-    inner = Linear({}, rest.constant)
+    _, rest = _split(LinearIndex.of(n), c)
+    rest = LinearIndex({a: k % c for a, k in rest.terms.items()}, rest.constant)
+    inner = LinearIndex({}, rest.constant)
     for atom, k in rest.terms.items():
         drop = _by_constant(atom, ops.MOD) and atom.inputs[1].attr * k % c == 0
-        inner = inner.plus(Linear.of(atom.inputs[0]) if drop else Linear({atom: 1}, 0), k)
+        inner = inner.plus(LinearIndex.of(atom.inputs[0]) if drop else LinearIndex({atom: 1}, 0), k)
     body = inner.emit()
-    _, again = _split(Linear.of(body), c)
+    _, again = _split(LinearIndex.of(body), c)
     body = again.emit()
     low, high = bounds(body)
     if low // c == high // c:
-        return Linear(again.terms, again.constant - low // c * c).emit()
+        return LinearIndex(again.terms, again.constant - low // c * c).emit()
     common = gcd(c, *again.terms.values())
     if common > 1 and again.constant < common:  # (g*a + b) % (g*c') == g*(a % c') + b
-        scaled = Linear({a: k // common for a, k in again.terms.items()}, 0).emit()
-        left = Linear.of(mod(scaled, c // common)).times(common)
-        return Linear(left.terms, left.constant + again.constant).emit()
+        scaled = LinearIndex({a: k // common for a, k in again.terms.items()}, 0).emit()
+        left = LinearIndex.of(mod(scaled, c // common)).times(common)
+        return LinearIndex(left.terms, left.constant + again.constant).emit()
     digits = _digits(again, c)
     if digits is not None:  # (g*a + b) % (g*c') == g*(a % c') + b for b in [0, g)
         g, upper, lower = digits
-        return lower.plus(Linear.of(mod(upper, c // g)), g).emit()
+        return lower.plus(LinearIndex.of(mod(upper, c // g)), g).emit()
     return node(ops.MOD, (body, const(c, index)), None, index)
 
 
@@ -314,19 +318,19 @@ def _sum(n: Node) -> Node | None:
     if n.dtype is not index:
         return None
     sign = 1 if n.op is ops.ADD else -1
-    return Linear.of(n.inputs[0]).plus(Linear.of(n.inputs[1]), sign).emit()
+    return LinearIndex.of(n.inputs[0]).plus(LinearIndex.of(n.inputs[1]), sign).emit()
 
 
 @RULES.on(ops.NEG)
 def _negative(n: Node) -> Node | None:
-    return Linear.of(n.inputs[0]).times(-1).emit() if n.dtype is index else None
+    return LinearIndex.of(n.inputs[0]).times(-1).emit() if n.dtype is index else None
 
 
 @RULES.on(ops.MUL)
 def _product(n: Node) -> Node | None:
     if n.dtype is not index:
         return None
-    a, b = map(Linear.of, n.inputs)
+    a, b = map(LinearIndex.of, n.inputs)
     return a.multiplied(b).emit()
 
 
@@ -349,7 +353,7 @@ def _comparison(n: Node) -> Node | None:
     a, b = n.inputs
     if a.dtype is not index:
         return None
-    low, high = bounds(Linear.of(a).plus(Linear.of(b), -1).emit())
+    low, high = bounds(LinearIndex.of(a).plus(LinearIndex.of(b), -1).emit())
     if n.op is ops.LT:
         return TRUE if high < 0 else FALSE if low >= 0 else None
     if n.op is ops.LE:
@@ -409,7 +413,7 @@ def _extreme(n: Node) -> Node | None:
     a, b = n.inputs
     if n.dtype is not index:
         return None
-    low, high = bounds(Linear.of(a).plus(Linear.of(b), -1).emit())
+    low, high = bounds(LinearIndex.of(a).plus(LinearIndex.of(b), -1).emit())
     if high <= 0:
         return a if n.op is ops.MIN else b
     if low >= 0:

@@ -67,7 +67,7 @@ Form = tuple[DType, Shape]
 
 
 @dataclass(frozen=True)
-class Call:
+class LibraryCall:
     """The attribute of a CALL node: an operation that is called, not generated.
 
     `operands` and `results` say what it reads and gives, row-major in memory; `options` are what

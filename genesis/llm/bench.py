@@ -27,7 +27,7 @@ SHORT = 16
 ENOUGH = 1 << 30
 
 
-class Bench:
+class EngineBench:
     """An engine that runs nothing else; times are differences of a `clock`."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = perf_counter) -> None:
@@ -84,7 +84,7 @@ def bench(path: str | Path, **how: Any) -> Iterator[str]:
     """The lines of the report, each as soon as it is known; `how` goes to `LLM`."""
     start = perf_counter()
     with LLM(path, **how) as llm:
-        config, bench = llm.engine.executor.decoder.config, Bench(llm.engine)
+        config, bench = llm.engine.executor.decoder.config, EngineBench(llm.engine)
         size = f"{config.family}, {len(config.layers)} layers, {bench.nbytes / 1e6:,.1f} MB"
         yield f"{path}: {size} of weights"
         length = min(PROMPT, llm.context // 2)
@@ -109,4 +109,4 @@ def _row(name: str, tokens: int, step: float, read: float | None = None) -> tupl
     return name, f"{tokens / step:,.0f}", duration(step), share
 
 
-__all__ = ["Bench", "bench"]
+__all__ = ["EngineBench", "bench"]

@@ -20,13 +20,13 @@ from genesis.functional.attention import attention_and_totals
 from genesis.llm.config import DecoderConfig, LayerConfig
 from genesis.llm.experts import ExpertNetwork
 from genesis.llm.kv_cache import Cache
-from genesis.llm.layers import Network, linear, norm, projection
-from genesis.llm.rope import Turn
-from genesis.llm.weight_names import Source
+from genesis.llm.layers import FeedForward, linear, norm, projection
+from genesis.llm.rope import RotaryTables
+from genesis.llm.weight_names import DecoderTensors
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepRows:
     """Where the rows of a step belong, as arrays.
 
     `tables` are block tables ``(rows, pages)``, or ``(pages,)`` if all rows are of one text;
@@ -66,7 +66,7 @@ class Attention(nn.Module):
         if config.sinks:
             self.register_buffer("sinks", take("sinks", config.heads).to(genesis.float32))
 
-    def forward(self, x: Any, rows: Rows, cache: Cache, turn: Any) -> Any:
+    def forward(self, x: Any, rows: StepRows, cache: Cache, turn: Any) -> Any:
         """``(rows, width)`` to the same."""
         query, key, value = functional.split(self.project(x, rows.adapters), self.sizes, -1)
         query, key = self._normed(query, key, "all heads")
@@ -99,7 +99,7 @@ class Attention(nn.Module):
         far = functional.floor((positions.to(genesis.float32) + 1.0) / floor)
         return functional.log1p(far) * scale + 1.0
 
-    def _mixed(self, query: Any, keys: Any, values: Any, rows: Rows) -> Any:
+    def _mixed(self, query: Any, keys: Any, values: Any, rows: StepRows) -> Any:
         """``(rows, heads, features)`` of queries that look at keys (.., key heads, places, ..)."""
         c = self.config
         alone = keys.ndim == 4  # every row has keys of its own
@@ -140,7 +140,7 @@ class Attention(nn.Module):
         return seen
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """Attention and a network, or experts, each added to what goes through."""
 
     def __init__(self, config: DecoderConfig, layer: LayerConfig, take: Any) -> None:
@@ -150,13 +150,13 @@ class Layer(nn.Module):
         if layer.experts is not None:
             self.mlp: Any = ExpertNetwork(config, layer.experts, take)
         else:
-            self.mlp = Network(config, layer.hidden, take.inner("mlp"))
+            self.mlp = FeedForward(config, layer.hidden, take.inner("mlp"))
         for name in ("attention", "mlp"):
             for when, there in (("before", config.norm_before), ("after", config.norm_after)):
                 module = norm(config, take.part(f"{when}_{name}"), config.width) if there else None
                 setattr(self, f"{when}_{name}", module)
 
-    def forward(self, x: Any, rows: Rows, cache: Cache, turn: Any) -> Any:
+    def forward(self, x: Any, rows: StepRows, cache: Cache, turn: Any) -> Any:
         """``(rows, width)`` to the same."""
 
         def added(x: Any, before: Any, module: Any, after: Any, *rest: Any) -> Any:
@@ -171,7 +171,7 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """Scores for the next token, of any family."""
 
-    def __init__(self, config: DecoderConfig, source: Source, length: int) -> None:
+    def __init__(self, config: DecoderConfig, source: DecoderTensors, length: int) -> None:
         super().__init__()
         self.config, self.longest = config, length
         take = Take(source)
@@ -189,10 +189,11 @@ class Decoder(nn.Module):
             key = repr(layer.rope)
             if key not in ropes:
                 ropes[key] = len(self.turns)
-                self.turns.append(Turn(layer.rope, length))
+                self.turns.append(RotaryTables(layer.rope, length))
             self.turn_of.append(ropes[key])
         self.layers = nn.ModuleList(
-            Layer(config, layer, take.inner(f"layers.{k}")) for k, layer in enumerate(config.layers)
+            DecoderLayer(config, layer, take.inner(f"layers.{k}"))
+            for k, layer in enumerate(config.layers)
         )
         self.norm = norm(config, take.part("norm"), config.width)
         if config.tied and not source.has_head():
@@ -201,7 +202,7 @@ class Decoder(nn.Module):
             self.head = linear(take.part("head"), config.vocabulary, config.width)
         source.finish()
 
-    def forward(self, tokens: Any, rows: Rows, caches: Any) -> Any:
+    def forward(self, tokens: Any, rows: StepRows, caches: Any) -> Any:
         """What the last layer with a cache says of every row, normalised: ``(rows, width)``."""
         x = self.tokens.rows(tokens)
         if self.config.embedding_scale != 1:
@@ -224,9 +225,9 @@ class Decoder(nn.Module):
 
 
 class Take:
-    """Tensors of a `Source` below some name."""
+    """Tensors of a `DecoderTensors` below some name."""
 
-    def __init__(self, source: Source, prefix: str = "") -> None:
+    def __init__(self, source: DecoderTensors, prefix: str = "") -> None:
         self.source, self.prefix = source, prefix
         self.format = source.format  # of matrices; None: as they are stored
         self.array_cache = source.array_cache
@@ -247,4 +248,4 @@ class Take:
         return self.source.take(self.prefix + name, *shape)
 
 
-__all__ = ["Attention", "Decoder", "Layer", "Rows", "Take"]
+__all__ = ["Attention", "Decoder", "DecoderLayer", "StepRows", "Take"]

@@ -20,17 +20,17 @@ import numpy as np
 from genesis.llm.beams import Beams
 from genesis.llm.executor import Executor
 from genesis.llm.lora import Adapters, identity
-from genesis.llm.request import Continuation, Ended, Request, Step, Work
+from genesis.llm.request import Continuation, Ended, EngineStep, Request, TokenSpan
 from genesis.llm.rope import depends_on_span, same_span, switch
 from genesis.llm.sampling import (
+    ChoiceWords,
     SamplingParams,
-    Words,
     adjusted,
     choose,
     log_probabilities,
 )
 from genesis.llm.scheduler import Scheduler
-from genesis.llm.speculation import Length, Proposer, RowCost, Text
+from genesis.llm.speculation import ContinuedText, Length, Proposer, RowCost
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +45,7 @@ class TextStream(Protocol):
         """What is left."""
 
 
-class Constraint(Protocol):
+class TokenConstraint(Protocol):
     """What the next token may be, by a grammar."""
 
     def allow(self, scores: Array) -> Array:
@@ -54,7 +54,7 @@ class Constraint(Protocol):
     def push(self, token: int) -> bool:
         """Take a token; True if nothing may follow."""
 
-    def fork(self) -> Constraint:
+    def fork(self) -> TokenConstraint:
         """The same, to go on differently."""
 
 
@@ -81,13 +81,13 @@ class Event:
 
 
 @dataclass
-class Job:
+class EngineJob:
     """A request on its way, as the engine sees it."""
 
     request: Request
     params: SamplingParams
     seed: int
-    streams: list[Stream]
+    streams: list[AnswerStream]
     long: int
     slot: int = 0  # of its adapter
     cached: int | None = None  # tokens of the prompt that needed not be computed
@@ -96,7 +96,7 @@ class Job:
     beams: Beams | None = None
 
 
-class Stream:
+class AnswerStream:
     """One answer of a request."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Stream:
         index: int,
         text: TextStream | None,
         stop: Sequence[str],
-        constraint: Constraint | None,
+        constraint: TokenConstraint | None,
     ) -> None:
         self.index = index
         self.tokens: list[int] = []
@@ -163,7 +163,7 @@ class Engine:
         self._row_cost = RowCost()
         self.end = frozenset(end)
         self._text = text
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, EngineJob] = {}
         self._numbers = count()
         ropes = [layer.rope for layer in executor.decoder.config.layers]
         self._stretched = next((r for r in ropes if depends_on_span(r)), None)
@@ -172,7 +172,7 @@ class Engine:
         self.guessed = self.accepted = 0  # tokens, by speculation
         #: Is told of every step: what was planned, when it began, and when planning, computing and
         #: choosing ended. It begins with the end of the one before: answers are passed on there.
-        self.watch: Callable[[Step, Sequence[float]], None] | None = None
+        self.watch: Callable[[EngineStep, Sequence[float]], None] | None = None
         self._end_of_last: float | None = None  # if there was more to do
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ class Engine:
         params: SamplingParams,
         *,
         id: str | None = None,
-        constraint: Constraint | None = None,
+        constraint: TokenConstraint | None = None,
         salt: bytes = b"",
         adapter: str | None = None,
         **how: Any,
@@ -207,7 +207,7 @@ class Engine:
             self._release(slot)
             raise
         streams = [self._stream(0, params, constraint)]
-        self._jobs[id] = job = Job(request, params, seed, streams, len(request.prompt), slot)
+        self._jobs[id] = job = EngineJob(request, params, seed, streams, len(request.prompt), slot)
         if params.beams:
             job.beams = Beams(params.beams, params.length_penalty)
         return id
@@ -223,7 +223,7 @@ class Engine:
         if slot and self.adapters is not None:
             self.adapters.release(slot)
 
-    def job(self, id: str) -> Job:
+    def job(self, id: str) -> EngineJob:
         """A request that is on its way."""
         return self._jobs[id]
 
@@ -256,10 +256,10 @@ class Engine:
             switch = self._switch, salt + b" span %d" % same_span(rope, self._switch + 1)
         return replace(request, salt=salt + b" span %d" % same_span(rope, length), switch=switch)
 
-    def _stream(self, index: int, params: SamplingParams, constraint: Any) -> Stream:
+    def _stream(self, index: int, params: SamplingParams, constraint: Any) -> AnswerStream:
         skip = params.skip_special_tokens
         text = None if self._text is None else self._text(skip_special_tokens=skip)
-        return Stream(index, text, params.stop, constraint)
+        return AnswerStream(index, text, params.stop, constraint)
 
     # ---- steps
 
@@ -279,7 +279,7 @@ class Engine:
         planned = self.clock()
         events: list[Event] = []
         results: dict[str, list[Continuation]] = {}
-        open_: dict[str, list[Stream]] = {}
+        open_: dict[str, list[AnswerStream]] = {}
         rows: dict[str, list[Array]] = {}
         for work, scores, guess in self._computed(step.prefills, step.decodes):
             id = work.request.id
@@ -312,7 +312,7 @@ class Engine:
             self._end_of_last = end if self._jobs else None
         return events
 
-    def _lengthen(self, job: Job, work: Work, added: int) -> None:
+    def _lengthen(self, job: EngineJob, work: TokenSpan, added: int) -> None:
         """A text that outgrows what its model was trained with has other frequencies from now."""
         if self._switch is not None and work.start + len(work.tokens) + added > self._switch:
             job.long = max(job.long, self._switch + 1)
@@ -326,7 +326,7 @@ class Engine:
         self.scheduler = scheduler
         return [event for over in ended for event in self._ended(over, text)]
 
-    def _computed(self, prefills: Sequence[Work], decodes: Sequence[Work]) -> Any:
+    def _computed(self, prefills: Sequence[TokenSpan], decodes: Sequence[TokenSpan]) -> Any:
         """Works with the scores after their last token and after each guess that follows it."""
         for work in prefills:
             job = self._jobs[work.request.id]
@@ -349,7 +349,7 @@ class Engine:
             self._row_cost.note(len(works), sum(map(len, guesses)), self.clock() - start)
             yield from zip(decodes, rows, guesses, strict=True)
 
-    def _guesses(self, works: Sequence[Work]) -> list[list[int]]:
+    def _guesses(self, works: Sequence[TokenSpan]) -> list[list[int]]:
         if self.proposer is None or not any(work.drafts for work in works):
             return [[] for _ in works]
         texts = []
@@ -360,10 +360,10 @@ class Engine:
 
             tokens = [*job.request.prompt, *stream.tokens]
             most = min(work.drafts, length.next(self._row_cost.value))
-            texts.append(Text(work, job.long, tokens, most, partial(_guess, job, stream)))
+            texts.append(ContinuedText(work, job.long, tokens, most, partial(_guess, job, stream)))
         return self.proposer.propose(texts)
 
-    def _note_prompt(self, job: Job, work: Work, scores: Array) -> None:
+    def _note_prompt(self, job: EngineJob, work: TokenSpan, scores: Array) -> None:
         following = job.request.prompt[work.start + 1 : work.start + 1 + len(work.tokens)]
         number = job.params.prompt_logprobs or 0
         done = len(job.prompt_logprobs)
@@ -373,8 +373,8 @@ class Engine:
     # ---- choices
 
     def _continued(
-        self, job: Job, work: Work, scores: Array, guess: Sequence[int]
-    ) -> list[tuple[Stream, Event]]:
+        self, job: EngineJob, work: TokenSpan, scores: Array, guess: Sequence[int]
+    ) -> list[tuple[AnswerStream, Event]]:
         """The next tokens of an answer, or the first of all answers to a prompt."""
         streams = [job.streams[work.sequence]]
         if not streams[0].tokens and job.params.n > 1:  # the prompt's only sequence has n children
@@ -397,7 +397,7 @@ class Engine:
             found.append((stream, event))
         return found
 
-    def _beams(self, job: Job, rows: list[Array], events: list[Event]) -> list[Continuation]:
+    def _beams(self, job: EngineJob, rows: list[Array], events: list[Event]) -> list[Continuation]:
         """Continue all beams of a request; at the end, its answers."""
         beams, params = job.beams, job.params
         assert beams is not None
@@ -423,7 +423,7 @@ class Engine:
             events.append(Event(job.request.id, index, beam.tokens, text, reason=reason))
         return [Continuation(k, [], "stop") for k in range(len(rows))]
 
-    def _add(self, job: Job, stream: Stream, scores: Array, event: Event) -> None:
+    def _add(self, job: EngineJob, stream: AnswerStream, scores: Array, event: Event) -> None:
         """Add the next token of an answer to what is new of it."""
         params = job.params
         try:
@@ -449,7 +449,7 @@ class Engine:
             event.text += stream.finish()
             event.reason = "stop" if last else "length"
 
-    def _token(self, job: Job, stream: Stream, scores: Array) -> int:
+    def _token(self, job: EngineJob, stream: AnswerStream, scores: Array) -> int:
         """The token that an answer goes on with, by some scores."""
         params = job.params
         number = len(stream.tokens)
@@ -459,7 +459,7 @@ class Engine:
         if number < params.min_tokens:
             scores = scores.copy()
             scores[[*self.end, *params.stop_token_ids]] = -np.inf
-        return choose(scores, params, Words(job.seed, number, stream.index))
+        return choose(scores, params, ChoiceWords(job.seed, number, stream.index))
 
     def _ended(self, over: Ended, error: str | None = None) -> list[Event]:
         """The last events of a request that ended from outside, or failed with others."""
@@ -474,14 +474,14 @@ class Engine:
         ]
 
 
-def _guess(job: Job, stream: Stream, scores: Array, ahead: int) -> int:
+def _guess(job: EngineJob, stream: AnswerStream, scores: Array, ahead: int) -> int:
     """The token that a request would choose by a draft's scores, with the same random word.
 
     What the request does with scores is left out: a guess may be wrong, but must not fail.
     """
     if not np.isfinite(scores.max()):
         return 0
-    words = Words(job.seed, len(stream.tokens) + ahead, stream.index)
+    words = ChoiceWords(job.seed, len(stream.tokens) + ahead, stream.index)
     return choose(scores, job.params, words)
 
 
@@ -491,4 +491,12 @@ def _logprobs(scores: Array, token: int, number: int) -> TokenLogprobs:
     return TokenLogprobs(token, float(values[token]), {int(t): float(values[t]) for t in best})
 
 
-__all__ = ["Constraint", "Engine", "Event", "Job", "Stream", "TextStream", "TokenLogprobs"]
+__all__ = [
+    "TokenConstraint",
+    "Engine",
+    "Event",
+    "EngineJob",
+    "AnswerStream",
+    "TextStream",
+    "TokenLogprobs",
+]

@@ -31,7 +31,7 @@ class RequestFailed(RuntimeError):
     """A request ended with an error of its own."""
 
 
-class Loop:
+class EngineThread:
     """The thread that runs an engine. `beat` is when it last showed a sign of life."""
 
     def __init__(self, engine: Engine) -> None:
@@ -159,7 +159,9 @@ def _do(future: Future[Any], function: Callable[[], Any]) -> None:
 class Submitted:
     """A request that was submitted, and its events."""
 
-    def __init__(self, loop: Loop, id: str, tokens: list[int], count: int, deliver: Any) -> None:
+    def __init__(
+        self, loop: EngineThread, id: str, tokens: list[int], count: int, deliver: Any
+    ) -> None:
         self.loop, self.id, self.tokens = loop, id, tokens
         self.job = loop.engine.job(id)
         self._open = count
@@ -262,4 +264,4 @@ def _cancel(future: Future[Submitted]) -> None:
         future.result().cancel()
 
 
-__all__ = ["Loop", "Mailbox", "RequestFailed", "Submitted"]
+__all__ = ["EngineThread", "Mailbox", "RequestFailed", "Submitted"]

@@ -16,15 +16,15 @@ import numpy as np
 
 import genesis
 from genesis.llm.config import DecoderConfig
-from genesis.llm.decoder import Decoder, Rows
+from genesis.llm.decoder import Decoder, StepRows
 from genesis.llm.kv_cache import FORMATS, Cache
 from genesis.llm.pages import NOWHERE, Copy, Tables
-from genesis.llm.request import Work
+from genesis.llm.request import TokenSpan
 
 Array = np.ndarray[Any, Any]
 
 
-class Memory(NamedTuple):
+class MemoryNeeds(NamedTuple):
     """The bytes that a model takes: its weights, its pages, and the most that a step needs."""
 
     weights: int
@@ -100,13 +100,15 @@ class Executor:
     def _hidden(self, tokens: Any, positions: Any, spans: Any, places: Any, *rest: Any) -> Any:
         groups = len(self.pages)
         adapters = rest[-1] if self.adapters else None
-        rows = Rows(positions, spans, places, rest[:groups], rest[groups : 2 * groups], adapters)
+        rows = StepRows(
+            positions, spans, places, rest[:groups], rest[groups : 2 * groups], adapters
+        )
         return self.decoder(tokens, rows, self.caches)
 
     # ---- steps
 
     def decode(
-        self, works: Sequence[Work], spans: Sequence[int], slots: Sequence[int] = ()
+        self, works: Sequence[TokenSpan], spans: Sequence[int], slots: Sequence[int] = ()
     ) -> list[Array]:
         """The scores after all tokens of works, in one program.
 
@@ -131,7 +133,7 @@ class Executor:
         ends = list(accumulate(counts))
         return [scores[end - n : end] for n, end in zip(counts, ends, strict=True)]
 
-    def prefill(self, work: Work, span: int, slot: int = 0, every: bool = False) -> Array:
+    def prefill(self, work: TokenSpan, span: int, slot: int = 0, every: bool = False) -> Array:
         """The scores after the last of some tokens of one text, or after each of them."""
         at = np.arange(work.start, work.start + len(work.tokens))
         width = -(-int(at[-1] + 1) // self.page_size)
@@ -162,7 +164,7 @@ class Executor:
             program.expect(*map(_tensor, self._example(2, 3, texts)))
             program.recording(*map(_tensor, self._example(3, 4, texts)))
 
-    def memory(self, rows: int, chunk: int, length: int) -> Memory:
+    def memory(self, rows: int, chunk: int, length: int) -> MemoryNeeds:
         """What it takes to run so many rows of many texts, or of one, of up to `length` tokens."""
         width = -(-length // self.page_size)
         steps = []
@@ -171,7 +173,7 @@ class Executor:
             recording, sizes = program.recording(*given)
             steps.append(recording.program.peak_bytes(sizes) + sum(x.nbytes for x in given))
         pages = sum(x.nbytes for cache in self.caches for x in cache.arrays)
-        return Memory(sum(x.nbytes for x in self.decoder.buffers()), pages, max(steps))
+        return MemoryNeeds(sum(x.nbytes for x in self.decoder.buffers()), pages, max(steps))
 
     def _example(self, rows: int, width: int, texts: bool) -> list[Array]:
         groups, zeros = len(self.pages), np.zeros(rows)
@@ -183,14 +185,14 @@ class Executor:
 
     # ---- pages
 
-    def fresh(self, works: Sequence[Work]) -> None:
+    def fresh(self, works: Sequence[TokenSpan]) -> None:
         """Clear pages that works begin to write: nothing that somebody left there is used."""
         for group in range(len(self.pages)):
             pages = [p for work in works for p in self._begun(work.tables, group, work)]
             if pages:
                 self._clears[group](_tensor(np.asarray(pages)))
 
-    def _begun(self, tables: Tables, group: int, work: Work) -> list[int]:
+    def _begun(self, tables: Tables, group: int, work: TokenSpan) -> list[int]:
         first = -(-work.start // self.page_size)
         last = (work.start + len(work.tokens) + work.drafts - 1) // self.page_size
         return [p for p in tables[group][first : last + 1] if p != NOWHERE]
@@ -246,4 +248,4 @@ def _write(arrays: Sequence[Any], pages: Any, *contents: Any) -> None:
         x[pages] = new[None]
 
 
-__all__ = ["Executor", "Memory"]
+__all__ = ["Executor", "MemoryNeeds"]

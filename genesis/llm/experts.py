@@ -7,7 +7,7 @@ from typing import Any
 import genesis
 from genesis import functional, nn
 from genesis.llm.config import DecoderConfig, Experts
-from genesis.llm.layers import Network, Piece, activate, linear, matrices
+from genesis.llm.layers import FeedForward, WeightPiece, activate, linear, matrices
 
 
 class ExpertNetwork(nn.Module):
@@ -27,7 +27,7 @@ class ExpertNetwork(nn.Module):
             self.register_buffer(f"{name}_bias", bias)
         self.shared = self.shared_gate = None
         if experts.shared:
-            self.shared = Network(config, experts.shared, take.inner("shared"))
+            self.shared = FeedForward(config, experts.shared, take.inner("shared"))
         if experts.shared_gate:
             self.shared_gate = linear(take.part("shared_gate"), 1, width)
 
@@ -75,7 +75,7 @@ class ExpertNetwork(nn.Module):
         return gate * functional.sigmoid(gate * self.experts.alpha) * (wide + 1)
 
 
-def _products(x: Any, weight: Piece, bias: Any, chosen: Any) -> Any:
+def _products(x: Any, weight: WeightPiece, bias: Any, chosen: Any) -> Any:
     """``(rows, inputs)`` times the matrices of the chosen experts, read where they lie."""
     y = weight.picked(x, chosen)
     return y if bias is None else y + bias[chosen]

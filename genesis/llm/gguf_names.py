@@ -7,7 +7,7 @@ from typing import Any
 
 from genesis import functional
 from genesis.llm.config import DecoderConfig
-from genesis.llm.weight_names import Files, Shape, Source, plain, stack
+from genesis.llm.weight_names import DecoderTensors, Files, Shape, plain, stack
 from genesis.weights.array_cache import ArrayCache
 from genesis.weights.quantised import Quantised
 
@@ -47,7 +47,7 @@ ENCODER_NAMES = {
 }  # fmt: skip
 
 
-class GGUFSource(Source):
+class GGUFSource(DecoderTensors):
     """The tensors of a decoder, by its own names, from a GGUF file."""
 
     def __init__(

@@ -53,7 +53,7 @@ def _from_int4(codes: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Format:
+class CacheFormat:
     """How a number of the cache is stored: as a float, or in `bits` with a scale of many.
 
     Numbers up to the `greatest` are stored by `encode`; what `decode` gives of them is to be
@@ -81,12 +81,12 @@ class Format:
 SCALE = genesis.bfloat16
 
 FORMATS = {
-    "float32": Format(genesis.float32, 32),
-    "bfloat16": Format(genesis.bfloat16, 16),
-    "float16": Format(genesis.float16, 16),
-    "fp8": Format(genesis.int8, 8, 448.0, 2.0**8, _to_fp8, _from_fp8),
-    "int8": Format(genesis.int8, 8, 127.0, 1.0, _to_int8, _from_int8),
-    "int4": Format(genesis.uint8, 4, 7.0, 2.0**-28, _to_int4, _from_int4),
+    "float32": CacheFormat(genesis.float32, 32),
+    "bfloat16": CacheFormat(genesis.bfloat16, 16),
+    "float16": CacheFormat(genesis.float16, 16),
+    "fp8": CacheFormat(genesis.int8, 8, 448.0, 2.0**8, _to_fp8, _from_fp8),
+    "int8": CacheFormat(genesis.int8, 8, 127.0, 1.0, _to_int8, _from_int8),
+    "int4": CacheFormat(genesis.uint8, 4, 7.0, 2.0**-28, _to_int4, _from_int4),
 }
 
 
@@ -155,4 +155,4 @@ def _wide(scales: Any) -> Any:
     return scales.to(genesis.float32)[..., None]
 
 
-__all__ = ["FORMATS", "Cache", "Format"]
+__all__ = ["FORMATS", "Cache", "CacheFormat"]

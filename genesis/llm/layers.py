@@ -31,7 +31,7 @@ class Linear(nn.Module):
         super().__init__()
         self.parts = list(parts)  # modules of the files that this is made of, and their rows
         self.adaptable = False
-        self.pieces = nn.ModuleList(weight if isinstance(weight, list) else [Piece(weight)])
+        self.pieces = nn.ModuleList(weight if isinstance(weight, list) else [WeightPiece(weight)])
         self.shape = sum(p.shape[0] for p in self.pieces), self.pieces[0].shape[1]
         self.register_buffer("bias", None if bias is None else bias.to(genesis.float32))
 
@@ -58,7 +58,7 @@ class Linear(nn.Module):
         return self.pieces[0].rows(places)
 
 
-class Piece(nn.Module):
+class WeightPiece(nn.Module):
     """Rows of a weight in one format; `order` says which columns they have, if not in order."""
 
     values: Tensor
@@ -115,7 +115,7 @@ def projection(parts: Sequence[Any], sizes: Sequence[int], columns: int, bias: b
     return Linear(weight, functional.cat(biases, 0) if biases else None, rows)
 
 
-def stored(weights: Sequence[Any], take: Any) -> list[Piece]:
+def stored(weights: Sequence[Any], take: Any) -> list[WeightPiece]:
     """Matrices, one below the other, in the format asked for, or as they are."""
     if take.format is not None:
         weights = [plain(x) for x in weights]
@@ -123,23 +123,23 @@ def stored(weights: Sequence[Any], take: Any) -> list[Piece]:
     for alike, some in groupby(weights, _alike):
         found = list(some)
         if alike is not None:
-            pieces.append(Piece(*repack(found, take.array_cache)))
+            pieces.append(WeightPiece(*repack(found, take.array_cache)))
             continue
         whole = found[0] if len(found) == 1 else functional.cat(found, 0)
-        pieces.append(Piece(_changed(whole, take.format)))
+        pieces.append(WeightPiece(_changed(whole, take.format)))
     return pieces
 
 
-def matrices(weight: Any, shape: tuple[int, int, int], take: Any) -> Piece:
+def matrices(weight: Any, shape: tuple[int, int, int], take: Any) -> WeightPiece:
     """Several matrices, in the format asked for, or as they are."""
     if isinstance(weight, list):  # what is quantised, matrix after matrix
         if take.format is None:
             found, _ = repack(weight, take.array_cache)
             values = found.values.reshape(shape[0], -1, *found.values.shape[1:])
-            return Piece(QuantizedTensor(values, shape, found.format))
+            return WeightPiece(QuantizedTensor(values, shape, found.format))
         weight = functional.cat([x.dequantize().reshape(-1, shape[2]) for x in weight], 0)
         weight = weight.reshape(*shape)
-    return Piece(_changed(weight, take.format))
+    return WeightPiece(_changed(weight, take.format))
 
 
 def _alike(weight: Any) -> Any:
@@ -196,7 +196,7 @@ def activate(x: Any, name: str) -> Any:
     return _ACTIVATIONS[name](x)
 
 
-class Network(nn.Module):
+class FeedForward(nn.Module):
     """The network of a layer: one hidden layer, gated in most families."""
 
     def __init__(self, config: DecoderConfig, hidden: int, take: Any) -> None:
@@ -217,6 +217,6 @@ class Network(nn.Module):
 
 
 __all__ = [
-    "Linear", "Network", "Norm", "Piece", "activate", "linear", "matrices", "norm",
+    "Linear", "FeedForward", "Norm", "WeightPiece", "activate", "linear", "matrices", "norm",
     "projection",
 ]  # fmt: skip

@@ -19,8 +19,8 @@ from genesis.llm.chat_template import ChatTemplate
 from genesis.llm.config import BadModel
 from genesis.llm.conversation import ASK, fitted
 from genesis.llm.engine import Engine, Event, TokenLogprobs
-from genesis.llm.engine_thread import Loop, Mailbox, RequestFailed, Submitted
-from genesis.llm.executor import Memory
+from genesis.llm.engine_thread import EngineThread, Mailbox, RequestFailed, Submitted
+from genesis.llm.executor import MemoryNeeds
 from genesis.llm.loading import Loaded, Settings, load
 from genesis.llm.sampling import SamplingParams
 from genesis.llm.structured import Grammars
@@ -75,7 +75,7 @@ class LLM:
         self._grammars: Grammars | None = None
         #: What `generation_config.json` says of sampling, for requests that say nothing.
         self.defaults = sampling_defaults(self.path)
-        self._loop: Loop | None = None
+        self._loop: EngineThread | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -125,7 +125,7 @@ class LLM:
         return self.engine.scheduler.limits.context
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryNeeds:
         """The bytes of weights and pages, and the most that any step needs beside them."""
         engine, limits = self.engine, self.engine.scheduler.limits
         rows = min(limits.step_tokens, limits.sequences * (1 + engine.drafts))
@@ -273,13 +273,13 @@ class LLM:
         return vectors[0] if isinstance(texts, str) else vectors
 
     @property
-    def loop(self) -> Loop:
+    def loop(self) -> EngineThread:
         """The thread that runs the engine, started when it is first needed."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("this LLM is closed")
             if self._loop is None:
-                self._loop = Loop(self.engine)
+                self._loop = EngineThread(self.engine)
             return self._loop
 
     def _split(

@@ -31,7 +31,7 @@ from genesis.llm.request import Limits
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams, Proposer
 from genesis.llm.tokenizer import Tokenizer
-from genesis.llm.weight_names import Source
+from genesis.llm.weight_names import DecoderTensors
 from genesis.weights.array_cache import ArrayCache
 from genesis.weights.checkpoint import Weights, open_weights
 from genesis.weights.quantised import Quantised
@@ -225,7 +225,7 @@ def decoder_of(path: Path, weights: Weights, settings: Settings) -> Decoder:
     """The decoder of a folder or file, which was opened."""
     if weights.metadata is None:
         config = read_config(dict(weights.config), str(path / "config.json"))
-        kind = Source
+        kind = DecoderTensors
     else:
         config = gguf_config.read_config(weights, str(path))
         kind = GGUFSource

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Store(NamedTuple):
+class StorePage(NamedTuple):
     """Page `page` of a group leaves the device: its contents go down under `key`."""
 
     group: int
@@ -273,7 +273,7 @@ class Tiers:
         self._mutex = threading.Lock()
         self._executor = executor or ThreadPoolExecutor(1, "tiers")
 
-    def store(self, stores: Iterable[Store], read: Callable[[int, int], bytes]) -> None:
+    def store(self, stores: Iterable[StorePage], read: Callable[[int, int], bytes]) -> None:
         """Move pages down, with the engine's way to read a page of a group."""
         for group, page, key in stores:
             self.put(key, read(group, page))

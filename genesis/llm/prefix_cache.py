@@ -27,7 +27,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from genesis.llm.eviction import Learned, Policy
-from genesis.llm.page_offload import Load, Store, Tiers
+from genesis.llm.page_offload import Load, StorePage, Tiers
 from genesis.llm.pages import NOWHERE, Keeper, PagePool, Tables
 
 
@@ -91,7 +91,7 @@ class PrefixCache(Keeper):
         self.pool = pool
         self.tiers = tiers
         self.policies = [policy(group.pages) for group in pool.groups]
-        self.stores: list[Store] = []
+        self.stores: list[StorePage] = []
         self.evictions = 0  # pages that were given up
         self._pages: list[dict[bytes, int]] = [{} for _ in pool.groups]
         self._keys: list[dict[int, bytes]] = [{} for _ in pool.groups]
@@ -221,15 +221,15 @@ class PrefixCache(Keeper):
         page = self._pages[group].pop(key)
         del self._keys[group][page]
         if self.tiers and not self.tiers.has(tier_key(group, key)):
-            self.stores.append(Store(group, page, tier_key(group, key)))
+            self.stores.append(StorePage(group, page, tier_key(group, key)))
         return page
 
-    def kept_pages(self) -> Iterator[Store]:
+    def kept_pages(self) -> Iterator[StorePage]:
         """All pages that are known here and on no tier below, those worth least first."""
         for group, pages in enumerate(self._pages):
             for key in sorted(pages, key=self.policies[group].score):
                 if self.tiers is not None and not self.tiers.has(tier_key(group, key)):
-                    yield Store(group, pages[key], tier_key(group, key))
+                    yield StorePage(group, pages[key], tier_key(group, key))
 
     def check(self) -> None:
         """Keys and pages belong together, and just those that nobody holds are on offer."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from genesis.llm.page_offload import Load, Store
+from genesis.llm.page_offload import Load, StorePage
 from genesis.llm.pages import Copy, Tables, Write
 from genesis.llm.prefix_cache import Chain
 
@@ -66,7 +66,7 @@ class Request:
         return replace(self, prompt=[*self.prompt[:first], *self.prompt[min(ends) :]], turns=())
 
 
-class Work(NamedTuple):
+class TokenSpan(NamedTuple):
     """Tokens of a sequence to compute from position `start` on, with its block tables.
 
     With `sample`, the engine continues the sequence; it may put as many `drafts` behind the tokens.
@@ -94,7 +94,7 @@ class Continuation(NamedTuple):
     reason: str | None = None
 
 
-class Output(NamedTuple):
+class SequenceOutput(NamedTuple):
     """The tokens of one sequence, and why it ended."""
 
     tokens: list[int]
@@ -106,23 +106,23 @@ class Ended(NamedTuple):
 
     request: Request
     reason: str
-    outputs: list[Output]
+    outputs: list[SequenceOutput]
 
 
 @dataclass
-class Step:
+class EngineStep:
     """What to do, in this order: stores, copies, loads, then prefills and decodes together."""
 
-    stores: list[Store] = field(default_factory=list)
+    stores: list[StorePage] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
-    prefills: list[Work] = field(default_factory=list)
-    decodes: list[Work] = field(default_factory=list)
+    prefills: list[TokenSpan] = field(default_factory=list)
+    decodes: list[TokenSpan] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
 
     @property
-    def work(self) -> list[Work]:
+    def work(self) -> list[TokenSpan]:
         """All that is computed."""
         return self.prefills + self.decodes
 
@@ -155,7 +155,7 @@ class Job:
         self.request = request
         self.rank = rank
         self.sequences = [first]
-        self.outputs: list[Output] = []
+        self.outputs: list[SequenceOutput] = []
         self.prompt = len(request.prompt)
         self.limit = self.prompt + request.max_tokens
         self.running = self.charged = self.cancelled = False

@@ -158,7 +158,7 @@ _KINDS = {
 }
 
 
-class Turn(nn.Module):
+class RotaryTables(nn.Module):
     """Turns heads by their positions: cosines and sines of all positions are kept.
 
     Of LongRoPE there are two tables, the second for texts longer than the model was trained with.
@@ -213,4 +213,4 @@ class Turn(nn.Module):
         return turned if self.rope.size == x.shape[-1] else functional.cat([turned, rest], -1)
 
 
-__all__ = ["Turn", "depends_on_span", "frequencies", "same_span", "switch"]
+__all__ = ["RotaryTables", "depends_on_span", "frequencies", "same_span", "switch"]

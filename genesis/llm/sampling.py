@@ -112,7 +112,7 @@ class SamplingParams:
         )
 
 
-class Words:
+class ChoiceWords:
     """The random numbers of one choice of a request, the same in whatever company it runs.
 
     They are made when the first is wanted: choices of the likeliest token want none.
@@ -171,7 +171,7 @@ def log_probabilities(scores: Array) -> Array:
 # ---- the choice
 
 
-def choose(scores: Array, params: SamplingParams, words: Words) -> int:
+def choose(scores: Array, params: SamplingParams, words: ChoiceWords) -> int:
     """A token, by a row of scores. Scores of -infinity are never chosen."""
     best = int(scores.argmax())
     top = scores[best]
@@ -269,7 +269,7 @@ def _draw(p: Array, word: float) -> int:
     return min(at, int(np.flatnonzero(p)[-1]))
 
 
-def _drawn(scores: Array, top: float, params: SamplingParams, words: Words) -> int:
+def _drawn(scores: Array, top: float, params: SamplingParams, words: ChoiceWords) -> int:
     """A token among those that top-p and min-p, or typical-p, leave, without sorting."""
     logits = np.full(-(-len(scores) // BLOCK) * BLOCK, -np.inf, np.float32)
     np.subtract(scores, np.float32(top), out=logits[: len(scores)])
@@ -295,7 +295,7 @@ def _drawn(scores: Array, top: float, params: SamplingParams, words: Words) -> i
         weights *= ahead  # the token is out, and with it all that come after it
 
 
-def _in_blocks(weights: Array, words: Words) -> int:
+def _in_blocks(weights: Array, words: ChoiceWords) -> int:
     """A token by its weight: a block by the blocks' sums, then one inside of it."""
     block = _draw(_summed(weights), words.random())
     inside = weights[block * BLOCK : (block + 1) * BLOCK]
@@ -315,5 +315,5 @@ def _summed(weights: Array, mask: Array | None = None) -> Array:
 
 __all__ = [
     "Processor", "SamplingParams", "adjusted", "choose", "log_probabilities", "probabilities",
-    "Words",
+    "ChoiceWords",
 ]  # fmt: skip

@@ -34,16 +34,16 @@ from genesis.llm.request import (
     Busy,
     Continuation,
     Ended,
+    EngineStep,
     Job,
     Limits,
-    Output,
     Refused,
     Request,
+    SequenceOutput,
     SequenceState,
-    Step,
-    Work,
+    TokenSpan,
 )
-from genesis.llm.step_time import Between, Size, StepTime
+from genesis.llm.step_time import Between, StepSize, StepTime
 
 _STEADY = 1.25  # what a step may take, over what steps took lately
 _SHARES = 1 / 3, 3 / 4  # of a step, at least and at most, that prompts may have even so
@@ -70,7 +70,7 @@ class Scheduler:
         self._deadlines: dict[str, float] = {}
         self._in_the_way: Job | None = None
         self._ended: list[Ended] = []
-        self._step: Step | None = None
+        self._step: EngineStep | None = None
         self._serial = 0
         #: What knows how long steps take, so that one holds no more of prompts than texts that are
         #: being continued have time for.
@@ -164,7 +164,7 @@ class Scheduler:
     def _end(self, job: Job, reason: str) -> None:
         """Forget a job; its sequences that go on end for the same reason."""
         for sequence in job.sequences:
-            job.outputs.append(Output(sequence.tokens[job.prompt :], reason))
+            job.outputs.append(SequenceOutput(sequence.tokens[job.prompt :], reason))
             self._release(sequence)
         key = job.request.key
         if job.running:
@@ -215,11 +215,11 @@ class Scheduler:
 
     # ---- steps
 
-    def plan(self, now: float) -> Step:
+    def plan(self, now: float) -> EngineStep:
         """The next step; the engine executes it and calls `done`."""
         if self._step is not None:
             raise RuntimeError("the step before is not done")
-        self._step = step = Step()
+        self._step = step = EngineStep()
         self._now = now
         self._expire(now)
         if self._in_the_way is not None and self._in_the_way.running:
@@ -241,7 +241,7 @@ class Scheduler:
         if self.times is None or not paces:
             return most
         read = sum(s.computed + 1 for job in ready for s in job.sequences)
-        size = Size(1, 0, 0, decoding, read, 0)
+        size = StepSize(1, 0, 0, decoding, read, 0)
         share, start = self._wanted_share(self.times)
         steady = max(self.times.seconds(size) / (1 - share), _STEADY * self._between.mean)
         return self.times.budget(size, min(*paces, steady), start, min(most, _PIECE), most)
@@ -263,7 +263,7 @@ class Scheduler:
                 break
         return min(share, most), start or 0
 
-    def _advance(self, step: Step) -> None:
+    def _advance(self, step: EngineStep) -> None:
         """Plan all that is running, in order of rank, on pages of those that rank last."""
         for job in list(self._running):
             while job.running:
@@ -274,7 +274,7 @@ class Scheduler:
                     break
                 self._preempt(self._running[-1], step)
 
-    def _schedule(self, job: Job, writes: list[Write], step: Step) -> None:
+    def _schedule(self, job: Job, writes: list[Write], step: EngineStep) -> None:
         decode = job.ready
         for index, (tables, start, end) in enumerate(writes):
             if start == end:
@@ -282,11 +282,11 @@ class Scheduler:
             tokens = job.sequences[index].tokens
             step.copies += self.pool.extend(tables, start, end)
             sample = decode or (len(writes) == 1 and end == len(tokens))
-            work = Work(job.request, index, start, tokens[start:end], tables, sample)
+            work = TokenSpan(job.request, index, start, tokens[start:end], tables, sample)
             (step.decodes if decode else step.prefills).append(work)
             self._left -= 0 if decode else end - start
 
-    def _preempt(self, job: Job, step: Step) -> None:
+    def _preempt(self, job: Job, step: EngineStep) -> None:
         """Take all pages of a job; it waits in its old place."""
         step.preempted.append(job.request.id)
         self._stop(job)
@@ -307,7 +307,7 @@ class Scheduler:
             sequence.registered, sequence.chain = 0, self._chain(job.request, job.request.switch[1])
         self._stop(job)
 
-    def _speculate(self, step: Step) -> None:
+    def _speculate(self, step: EngineStep) -> None:
         """Drafts for those who want them, on what is left when all others have theirs."""
         for i, work in enumerate(step.decodes):
             if work.request.drafts and self._left:
@@ -324,7 +324,7 @@ class Scheduler:
 
     # ---- admission
 
-    def _admit(self, step: Step) -> None:
+    def _admit(self, step: EngineStep) -> None:
         """Start waiting jobs. Nobody overtakes one that does not fit yet, or it might never.
 
         For a higher priority, a running job of the same key makes way if it ranks behind. Between
@@ -347,7 +347,7 @@ class Scheduler:
         found = [job for job in heads if job is not None]
         return min(found, key=lambda j: (self._served[j.request.key], j.rank), default=None)
 
-    def _start(self, job: Job, step: Step) -> bool:
+    def _start(self, job: Job, step: EngineStep) -> bool:
         """Find a job's prefix, and begin with the rest if there is room."""
         running = sum(job.request.sequences for job in self._running)
         if running + job.request.sequences > self.limits.sequences:
@@ -397,7 +397,7 @@ class Scheduler:
     # ---- results
 
     def done(
-        self, step: Step, results: Mapping[str, Sequence[Continuation]], now: float
+        self, step: EngineStep, results: Mapping[str, Sequence[Continuation]], now: float
     ) -> list[Ended]:
         """The step was executed; `results` continue the requests whose work says `sample`."""
         if step is not self._step:
@@ -465,7 +465,7 @@ class Scheduler:
             if reason is None and len(sequence.tokens) < job.limit:
                 job.sequences.append(sequence)
                 continue
-            job.outputs.append(Output(sequence.tokens[job.prompt :], reason or "length"))
+            job.outputs.append(SequenceOutput(sequence.tokens[job.prompt :], reason or "length"))
             self._release(sequence)
         for i, sequence in enumerate(parents):
             if i not in children:

@@ -14,19 +14,19 @@ from typing import Any, NamedTuple, Protocol
 
 from genesis.llm.executor import Executor
 from genesis.llm.pages import Copy
-from genesis.llm.request import Work
+from genesis.llm.request import TokenSpan
 
 #: Tokens of a text that a guess looks up, at most.
 LONGEST = 4
 
 
-class Text(NamedTuple):
+class ContinuedText(NamedTuple):
     """A text that is about to be continued by the last of its tokens, and how.
 
     `choose` gives the token that the request would choose by some scores, `ahead` tokens later.
     """
 
-    work: Work
+    work: TokenSpan
     span: int
     tokens: Sequence[int]
     most: int
@@ -36,13 +36,13 @@ class Text(NamedTuple):
 class Proposer(Protocol):
     """Guesses how texts go on."""
 
-    def arrange(self, copies: Sequence[Copy], works: Sequence[Work]) -> None:
+    def arrange(self, copies: Sequence[Copy], works: Sequence[TokenSpan]) -> None:
         """Pages are copied, and some are begun by works."""
 
-    def prefill(self, work: Work, span: int) -> None:
+    def prefill(self, work: TokenSpan, span: int) -> None:
         """The model computed a piece of a prompt."""
 
-    def propose(self, texts: Sequence[Text]) -> list[list[int]]:
+    def propose(self, texts: Sequence[ContinuedText]) -> list[list[int]]:
         """Up to `most` tokens for each text."""
 
 
@@ -56,13 +56,13 @@ class NGrams:
     def __init__(self, longest: int = LONGEST, shortest: int = 1) -> None:
         self.longest, self.shortest = longest, shortest
 
-    def arrange(self, copies: Sequence[Copy], works: Sequence[Work]) -> None:
+    def arrange(self, copies: Sequence[Copy], works: Sequence[TokenSpan]) -> None:
         """Nothing to do."""
 
-    def prefill(self, work: Work, span: int) -> None:
+    def prefill(self, work: TokenSpan, span: int) -> None:
         """Nothing to do."""
 
-    def propose(self, texts: Sequence[Text]) -> list[list[int]]:
+    def propose(self, texts: Sequence[ContinuedText]) -> list[list[int]]:
         """Up to `most` tokens for each text."""
         return [self.guess(text.tokens, text.most) for text in texts]
 
@@ -88,18 +88,18 @@ class Draft:
     def __init__(self, executor: Executor, shares_pages: bool = False) -> None:
         self.executor, self.shares_pages = executor, shares_pages
 
-    def arrange(self, copies: Sequence[Copy], works: Sequence[Work]) -> None:
+    def arrange(self, copies: Sequence[Copy], works: Sequence[TokenSpan]) -> None:
         """Do with pages of its own what is done with the model's."""
         if not self.shares_pages:
             self.executor.copy_pages(copies)
             self.executor.fresh(works)
 
-    def prefill(self, work: Work, span: int) -> None:
+    def prefill(self, work: TokenSpan, span: int) -> None:
         """Compute the piece of a prompt, too; the model's own layers already have."""
         if not self.shares_pages:
             self.executor.prefill(work, span)
 
-    def propose(self, texts: Sequence[Text]) -> list[list[int]]:
+    def propose(self, texts: Sequence[ContinuedText]) -> list[list[int]]:
         """Up to `most` tokens for each text, all texts together."""
         guesses: list[list[int]] = [[] for _ in texts]
         for k in range(max((text.most for text in texts), default=0)):
@@ -110,7 +110,7 @@ class Draft:
                 guesses[i].append(texts[i].choose(found[-1], k))
         return guesses
 
-    def _next(self, text: Text, guesses: list[int]) -> Work:
+    def _next(self, text: ContinuedText, guesses: list[int]) -> TokenSpan:
         tokens = [*text.tokens, *guesses]
         again = not guesses and not self.shares_pages  # there nothing is missing
         count = min(2, len(tokens)) if again else 1
@@ -168,4 +168,4 @@ class Length:
             self._right += 0.1 * (right / looked - self._right)
 
 
-__all__ = ["Draft", "Length", "NGrams", "Proposer", "RowCost", "Text"]
+__all__ = ["Draft", "Length", "NGrams", "Proposer", "RowCost", "ContinuedText"]

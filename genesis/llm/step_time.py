@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from genesis.llm.request import Step
+from genesis.llm.request import EngineStep
 
 Array = np.ndarray[Any, Any]
 
 
-class Size(NamedTuple):
+class StepSize(NamedTuple):
     """What a step has to do."""
 
     decodes: float  # 1 if any text is continued
@@ -29,7 +29,7 @@ class Size(NamedTuple):
     pairs: float  # of a token and one before it, in the pieces
 
     @classmethod
-    def of(cls, step: Step) -> Size:
+    def of(cls, step: EngineStep) -> StepSize:
         """The size of a step."""
         rows = [(1 + work.drafts, work.start) for work in step.decodes]
         pieces = [(len(work.tokens), work.start) for work in step.prefills]
@@ -50,8 +50,8 @@ class StepTime:
 
     >>> times = StepTime()
     >>> for n in range(1, 200):
-    ...     times.note(Size(1, 0, 0, n % 7, 10 * n, 0), 0.02 + 0.001 * (n % 7))
-    >>> round(times.seconds(Size(1, 0, 0, 5, 100, 0)), 3)
+    ...     times.note(StepSize(1, 0, 0, n % 7, 10 * n, 0), 0.02 + 0.001 * (n % 7))
+    >>> round(times.seconds(StepSize(1, 0, 0, 5, 100, 0)), 3)
     0.025
     """
 
@@ -63,7 +63,7 @@ class StepTime:
         self._keep = 1 - 1 / memory
         self._left, self._right = np.eye(n) * 1e-9, np.zeros(n)
 
-    def note(self, size: Size, seconds: float) -> None:
+    def note(self, size: StepSize, seconds: float) -> None:
         """A step took so long. Errors count by their share, of short steps as much as of long."""
         guess = self.seconds(size) if self.steps > 32 else seconds
         if self.steps > 64:
@@ -80,7 +80,7 @@ class StepTime:
         """How long a step of a size takes."""
         return float(sum(cost * x for cost, x in zip(self.costs, size, strict=True)))
 
-    def budget(self, size: Size, pace: float, start: int, least: int, most: int) -> int:
+    def budget(self, size: StepSize, pace: float, start: int, least: int, most: int) -> int:
         """How many tokens of a prompt, from `start` on, a step may hold beside others.
 
         With them it takes no more than `pace`, unless these are the least.
@@ -124,4 +124,4 @@ def _costs(left: Array, right: Array) -> Array:
     return np.zeros(len(right))
 
 
-__all__ = ["Between", "Size", "StepTime"]
+__all__ = ["Between", "StepSize", "StepTime"]

@@ -3,8 +3,8 @@
 The work is done by the library `tokenizers`. A folder holds its file, tokenizer.json. A GGUF file
 holds a vocabulary and the name of what splits text into words, from which the same is built here.
 
-Tokens become text by their bytes: a character may lie in several tokens, so `Stream` holds back
-bytes until they are a character, and `decode` is a stream that ends.
+Tokens become text by their bytes: a character may lie in several tokens, so `DecodeStream` holds
+back bytes until they are a character, and `decode` is a stream that ends.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ class Tokenizer:
         stream = self.stream(skip_special_tokens=skip_special_tokens)
         return "".join([*map(stream.push, tokens), stream.finish()])
 
-    def stream(self, *, skip_special_tokens: bool = True) -> Stream:
+    def stream(self, *, skip_special_tokens: bool = True) -> DecodeStream:
         """What turns tokens into text one by one."""
-        return Stream(self, skip_special_tokens)
+        return DecodeStream(self, skip_special_tokens)
 
     def id(self, text: str | None) -> int | None:
         """The token with exactly this text, if there is one."""
@@ -162,7 +162,7 @@ class Tokenizer:
         return self._tokenizer.to_str()  # type: ignore[no-any-return]
 
 
-class Stream:
+class DecodeStream:
     """Tokens in, text out, and never half a character."""
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
@@ -256,4 +256,4 @@ def _byte_level() -> dict[str, int]:
 
 _LEVEL = _byte_level()
 
-__all__ = ["Stream", "Tokenizer"]
+__all__ = ["DecodeStream", "Tokenizer"]

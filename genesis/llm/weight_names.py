@@ -1,8 +1,9 @@
 """What the tensors of a model are called in its files.
 
-The decoder asks a `Source` for tensors by names of its own (``layers.3.attention.q.weight``) and by
-the shape it needs. A table per family says under which name a file has it, or of which larger
-tensor it is a part. What is missing, misshapen or left over is named.
+The decoder asks a `DecoderTensors` for tensors by names of its own
+(``layers.3.attention.q.weight``) and by the shape it needs. A table per family says under which
+name a file has it, or of which larger tensor it is a part. What is missing, misshapen or left over
+is named.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def stack(matrices: Sequence[Sequence[Any]]) -> Any:
     return functional.stack([functional.cat(parts, 0) for parts in rows])
 
 
-class Source:
+class DecoderTensors:
     """The tensors of a decoder, by its own names, from files in the words of Hugging Face."""
 
     def __init__(
@@ -259,4 +260,4 @@ class Source:
         return stack(made)
 
 
-__all__ = ["Files", "Source", "plain", "stack"]
+__all__ = ["Files", "DecoderTensors", "plain", "stack"]

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, uint64
-from genesis.ir.node import Call, Node, Recurrence, topological
+from genesis.ir.node import LibraryCall, Node, Recurrence, topological
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.primitive import elementwise, permute, reshape
 from genesis.ndarray.core.value import Checked, Value
 from genesis.ndarray.ops.library_calls import call
-from genesis.ndarray.ops.scan import Recorded, repeated
+from genesis.ndarray.ops.scan import RecordedBody, repeated
 
 
 def batched(
@@ -277,7 +277,7 @@ def _item(v: Value, found: _Found) -> Value:
 
 def _call(v: Value, found: _Found) -> list[Value]:
     """Functions of the library work on the last axes of what they are given."""
-    attr: Call = v.attr
+    attr: LibraryCall = v.attr
     results = [(dtype, (found.count, *shape)) for dtype, shape in attr.results]
     return call(attr.name, attr.options, [found.full(x) for x in v.inputs], results)
 
@@ -308,7 +308,7 @@ def _scan(v: Value, found: _Found) -> list[Value]:
     each = [made.get(x, x) for x in body[carries:]]
     firsts = [found.full(x) if d else x for x, d in zip(v.inputs[:carries], differs, strict=False)]
     xs = [_to_front(found[x], 1) if found.differs(x) else x for x in v.inputs[carries:ends]]
-    recorded = Recorded(many[:carries], many[carries:], after, each, outside)
+    recorded = RecordedBody(many[:carries], many[carries:], after, each, outside)
     lasts, stacks = repeated(recorded, firsts, xs, loop.length, loop.reverse)
     lasts = [x if d else everywhere(x, count) for x, d in zip(lasts, differs, strict=False)]
     stacks = [

@@ -98,7 +98,7 @@ class Generator:
     def words(self, count: Dim) -> Value:
         """The next `count` random 64-bit words."""
         with self._state.lock:
-            words = Words(self._state.value)
+            words = RandomWords(self._state.value)
             found = words.words(count)
             self._state.write(words.state)
         return found
@@ -112,7 +112,7 @@ class Generator:
         return made[drawn]
 
 
-class Words:
+class RandomWords:
     """Random words from a state on."""
 
     def __init__(self, state: Value) -> None:
@@ -138,7 +138,7 @@ _KNOWN = (bool, int, float, type(None))
 
 
 def _drawn(
-    make: Callable[[Words, Shape, DType, Any, Any], Value],
+    make: Callable[[RandomWords, Shape, DType, Any, Any], Value],
     generator: Generator | None,
     sizes: Shape,
     dtype: DType,
@@ -154,7 +154,7 @@ def _drawn(
             return wrap(source.draw(graph))
         if key in _draws:
             before = primitive.parameter(uint64, (2,), source.device)
-            words = Words(before)
+            words = RandomWords(before)
             value = make(words, sizes, dtype, *numbers)
             graph = Subgraph([before], [value, words.state])
             _draws[key] = graph
@@ -163,7 +163,7 @@ def _drawn(
             _draws.clear()
         _draws[key] = None
     with source._state.lock:
-        words = Words(source._state.value)
+        words = RandomWords(source._state.value)
         value = make(words, sizes, dtype, *numbers)
         source._state.write(words.state)
     return wrap(value)
@@ -255,7 +255,7 @@ def uniform(
     return _drawn(_uniform, generator, sizes, target, low, high)
 
 
-def _uniform(source: Words, sizes: Shape, dtype: DType, low: Scalar, high: Scalar) -> Value:
+def _uniform(source: RandomWords, sizes: Shape, dtype: DType, low: Scalar, high: Scalar) -> Value:
     part = _fraction(Term(source.words(product(sizes))), dtype)
     if (low, high) != (0, 1):
         part = part * part.argument(high - low) + part.argument(low)
@@ -293,7 +293,7 @@ def normal(
     return _drawn(_normal, generator, sizes, target, mean, std)
 
 
-def _normal(source: Words, sizes: Shape, dtype: DType, mean: Scalar, std: Scalar) -> Value:
+def _normal(source: RandomWords, sizes: Shape, dtype: DType, mean: Scalar, std: Scalar) -> Value:
     count, wide = product(sizes), dtype.accumulator
     words = Term(source.words(count))
     # The radius takes the upper 40 bits, so that the tails reach past 7; the angle the lower 24,
@@ -324,7 +324,7 @@ def integers(
     return _drawn(_integers, generator, sizes, target, low, high)
 
 
-def _integers(source: Words, sizes: Shape, dtype: DType, low: int, high: int) -> Value:
+def _integers(source: RandomWords, sizes: Shape, dtype: DType, low: int, high: int) -> Value:
     words = Term(source.words(product(sizes)))
     value = (words % words.argument(high - low)).cast(int64)
     value = value + value.argument(low)
@@ -352,7 +352,9 @@ def bernoulli(
     return _drawn(_bernoulli, generator, sizes, float32, probability, None)
 
 
-def _bernoulli(source: Words, sizes: Shape, dtype: DType, probability: Scalar, _: None) -> Value:
+def _bernoulli(
+    source: RandomWords, sizes: Shape, dtype: DType, probability: Scalar, _: None
+) -> Value:
     return (wrap(_uniform(source, sizes, dtype, 0.0, 1.0)) < probability).value
 
 

@@ -21,7 +21,7 @@ class Hooks(list[Any]):
     __genesis_counted__ = True
 
 
-class Watch:
+class HookedCall:
     """One call of a module, whose gradients hooks see."""
 
     def __init__(self, module: Any) -> None:

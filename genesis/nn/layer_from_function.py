@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from genesis.functional.registry import Layer, Operation
+from genesis.functional.registry import Operation, StatelessLayer
 from genesis.nn.module import Stateless
 
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -56,7 +56,7 @@ def layer_of(operation: Operation, module: str) -> type[Stateless]:
     return made
 
 
-def _set(self: Stateless, layer: Layer, settings: dict[str, Any]) -> None:
+def _set(self: Stateless, layer: StatelessLayer, settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         if value is None and name in layer.defaults:
             value = settings[layer.defaults[name]]

@@ -21,7 +21,7 @@ from genesis.ir import dtype as dtypes
 from genesis.ndarray.core.value import Changes, thread, unwatched
 from genesis.ndarray.tracing.counting_dict import Counted
 from genesis.ndarray.tracing.python_objects import atomic
-from genesis.nn.hooks import Hooks, Watch
+from genesis.nn.hooks import HookedCall, Hooks
 from genesis.tensor.tensor import RemovableHook, Tensor, add_hook
 
 M = TypeVar("M", bound="Module")
@@ -110,7 +110,7 @@ class Module:
             elif changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
         if self._backward_hooks or self._backward_pre_hooks:
-            watch = Watch(self)
+            watch = HookedCall(self)
             result = watch.leave(self.forward(*watch.enter(args), **kwargs))
         else:
             try:

@@ -26,7 +26,7 @@ from genesis.tensor.tensor import Tensor
 State = tuple[Tensor, ...]
 
 
-class Weights(NamedTuple):
+class StepWeights(NamedTuple):
     """What a step uses: matrices are transposed, biases that can be are part of the input."""
 
     hidden: Tensor
@@ -34,11 +34,11 @@ class Weights(NamedTuple):
     projection: Tensor | None = None
 
 
-def _rnn(activation: Callable[[Any], Any], x: Tensor, state: State, w: Weights) -> State:
+def _rnn(activation: Callable[[Any], Any], x: Tensor, state: State, w: StepWeights) -> State:
     return (activation(x + matmul(state[0], w.hidden)),)
 
 
-def _lstm(x: Tensor, state: State, w: Weights) -> State:
+def _lstm(x: Tensor, state: State, w: StepWeights) -> State:
     hidden, cell = state
     into, forget, new, out = chunk(x + matmul(hidden, w.hidden), 4, -1)
     cell = sigmoid(forget) * cell + sigmoid(into) * tanh(new)
@@ -46,7 +46,7 @@ def _lstm(x: Tensor, state: State, w: Weights) -> State:
     return hidden if w.projection is None else matmul(hidden, w.projection), cell
 
 
-def _gru(x: Tensor, state: State, w: Weights) -> State:
+def _gru(x: Tensor, state: State, w: StepWeights) -> State:
     (hidden,) = state
     x_reset, x_keep, x_new = chunk(x, 3, -1)
     h_reset, h_keep, h_new = chunk(matmul(hidden, w.hidden), 3, -1)
@@ -61,7 +61,7 @@ class _Kind(NamedTuple):
     """A kind of recurrent network."""
 
     gates: int
-    step: Callable[[Tensor, State, Weights], State]
+    step: Callable[[Tensor, State, StepWeights], State]
     states: int = 1
 
 
@@ -75,16 +75,16 @@ _KINDS = {
 
 def _prepared(
     kind: str, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, w_hr: Tensor | None = None
-) -> tuple[Tensor | None, Weights]:
+) -> tuple[Tensor | None, StepWeights]:
     """The bias that belongs to the input, and what is left for the steps."""
     hidden = transpose(w_hh, 0, 1)
     projection = None if w_hr is None else transpose(w_hr, 0, 1)
     if b_ih is None or b_hh is None:
-        return None, Weights(hidden, None, projection)
+        return None, StepWeights(hidden, None, projection)
     if kind != "gru":
-        return b_ih + b_hh, Weights(hidden, None, projection)
+        return b_ih + b_hh, StepWeights(hidden, None, projection)
     split = len(b_hh) // 3 * 2
-    return b_ih + functional.pad(b_hh[:split], (0, split // 2)), Weights(hidden, b_hh[split:])
+    return b_ih + functional.pad(b_hh[:split], (0, split // 2)), StepWeights(hidden, b_hh[split:])
 
 
 class _Repeating(Family):

@@ -10,7 +10,7 @@ import numpy as np
 import genesis
 from genesis.compress import Codes, Format, Integer, from_codes
 from genesis.compress.byte_products import packed
-from genesis.onnx.graph import Builder, Graph, Step
+from genesis.onnx.graph import Graph, GraphBuilder, NodeStep
 from genesis.onnx.registry import find
 
 #: Filters that are too few for a block of them.
@@ -19,7 +19,7 @@ FEW = 16
 _PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul"}
 
 
-def fuse_quantized(graph: Graph, _: Builder) -> None:
+def fuse_quantized(graph: Graph, _: GraphBuilder) -> None:
     """Products of numbers that were bytes, of the bytes: a kernel of theirs, with a scale after it.
 
     What quantises the result is computed along with it anyway.
@@ -34,7 +34,7 @@ def fuse_quantized(graph: Graph, _: Builder) -> None:
             step.operator, step.host = find("genesis", step.kind, 1), None
 
 
-def _are_bytes(graph: Graph, step: Step, found: list[Step | None]) -> bool:
+def _are_bytes(graph: Graph, step: NodeStep, found: list[NodeStep | None]) -> bool:
     """Whether both factors are bytes with a scale for all, or of weights for every filter."""
     if any(maker is None for maker in found):
         return False
@@ -53,7 +53,7 @@ def _are_bytes(graph: Graph, step: Step, found: list[Step | None]) -> bool:
     return bool(along and fixed and sizes and narrow and scale.dtype == np.float32)
 
 
-def pack_weights(graph: Graph, _: Builder) -> None:
+def pack_weights(graph: Graph, _: GraphBuilder) -> None:
     """Matrices of a few bits in the order in which kernels read them, where bytes may be summed."""
     for step in graph.steps:
         if step.kind == "MatMulNBits" and step.options.get("accuracy_level") == 4:
@@ -65,7 +65,7 @@ def pack_weights(graph: Graph, _: Builder) -> None:
                 step.operator = find("genesis", "PackedMatMul", 1)
 
 
-def packed_bits(graph: Graph, step: Step) -> Any:
+def packed_bits(graph: Graph, step: NodeStep) -> Any:
     """The matrix of a MatMulNBits, packed; None if it is not known or of another kind."""
     given = [n for n in step.inputs[1:4] if n]
     fixed = all(_is_fixed(graph, n) for n in given) and len(given) >= 2
@@ -103,7 +103,7 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
-def sign_weights(graph: Graph, _: Builder) -> None:
+def sign_weights(graph: Graph, _: GraphBuilder) -> None:
     """Bytes of weights with a sign, and zero points that fit: what instructions multiply."""
     for step in graph.steps:
         pairs = [_WEIGHTS[step.kind]] if step.kind in _WEIGHTS else []
@@ -129,11 +129,11 @@ def _is_fixed(graph: Graph, name: str) -> bool:
     return name in graph.constants and name not in graph.inputs
 
 
-def _rename(step: Step, names: dict[int, str]) -> None:
+def _rename(step: NodeStep, names: dict[int, str]) -> None:
     step.inputs = tuple(names.get(k, n) for k, n in enumerate(step.inputs))
 
 
-def sum_weights(graph: Graph, _: Builder) -> None:
+def sum_weights(graph: Graph, _: GraphBuilder) -> None:
     """The sums of weights that zero points of what they multiply need, computed beforehand."""
     for step in graph.steps:
         if step.domain == "genesis" and step.kind in _PRODUCTS.values():
@@ -145,7 +145,7 @@ def sum_weights(graph: Graph, _: Builder) -> None:
             step.inputs = (*(*step.inputs, "", "")[:place], name)
 
 
-def pack_filters(graph: Graph, _: Builder) -> None:
+def pack_filters(graph: Graph, _: GraphBuilder) -> None:
     """Filters of bytes as they are multiplied, where they have a sign and are of all channels."""
     for step in graph.steps:
         if step.kind != "QuantizedConv" or step.domain != "genesis":

@@ -21,8 +21,8 @@ from genesis import no_grad
 from genesis.autograd.mode import state
 from genesis.ndarray.core.value import CaptureError
 from genesis.onnx.dtypes import is_ours, numpy_dtype
-from genesis.onnx.graph import Graph, Step, reads
-from genesis.onnx.model import Model, OperatorError, Scope
+from genesis.onnx.graph import Graph, NodeStep, reads
+from genesis.onnx.model import Model, OperatorError, ValueScope
 from genesis.onnx.values import as_host, as_tensor, is_symbolic, settled
 from genesis.tensor.tensor import Tensor
 
@@ -42,14 +42,14 @@ class _NeedsNumbers(Exception):
     """A piece that is another program for every number that decides sizes."""
 
 
-class Piece:
+class GraphPiece:
     """Consecutive steps that are one program."""
 
     def __init__(
         self,
         model: Model,
         graphs: Sequence[Graph],
-        steps: list[Step],
+        steps: list[NodeStep],
         wanted: set[str],
         counts: bool = False,
     ) -> None:
@@ -62,19 +62,19 @@ class Piece:
         #: Whether numbers that decide sizes are symbols: then it is one program for all of them.
         self._counts = counts
 
-    def run(self, scope: Scope) -> None:
+    def run(self, scope: ValueScope) -> None:
         """Compute what the steps compute."""
         function, tensors = self._call(scope)
         results = self._computed(tensors) if function is None else function(*tensors.values())
         scope.update(zip(self.writes, results, strict=True))
 
-    def direct(self, scope: Scope) -> tuple[tuple[str, ...], Any] | None:
+    def direct(self, scope: ValueScope) -> tuple[tuple[str, ...], Any] | None:
         """What computes the same of NumPy arrays with these names, where there is such a thing."""
         function, tensors = self._call(scope)
         found = None if function is None else function.direct(*tensors.values())
         return None if found is None else (tuple(tensors), found)
 
-    def _call(self, scope: Scope) -> tuple[Any, dict[str, Any]]:
+    def _call(self, scope: ValueScope) -> tuple[Any, dict[str, Any]]:
         """The program for values, and its arguments; no program where there are sequences."""
         values = {name: scope[name] for name in self.reads}
         if any(isinstance(x, list) for x in values.values()):
@@ -115,9 +115,9 @@ class Piece:
 
     def _computed(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         model = self.model
-        scope: Scope | None = None
+        scope: ValueScope | None = None
         for graph in self.graphs:
-            scope = Scope({}, model.constants(graph), scope)
+            scope = ValueScope({}, model.constants(graph), scope)
         assert scope is not None
         scope.update(values)
         for place, step in enumerate(self.steps):
@@ -138,7 +138,7 @@ class Piece:
 class Alone:
     """A step that runs by itself; the graphs in it are programs."""
 
-    def __init__(self, model: Model, graphs: Sequence[Graph], step: Step) -> None:
+    def __init__(self, model: Model, graphs: Sequence[Graph], step: NodeStep) -> None:
         self.model, self.steps = model, [step]
         # A `Scan` is a loop of a program as it is.
         self._bodies = {
@@ -147,7 +147,7 @@ class Alone:
             if step.kind != "Scan"
         }
 
-    def run(self, scope: Scope) -> None:
+    def run(self, scope: ValueScope) -> None:
         """Compute what the step computes."""
         (step,) = self.steps
         args = [scope[n] if n else None for n in step.inputs]
@@ -236,13 +236,13 @@ class CompiledGraph:
         self.decisive = frozenset(n for n in found if _may_decide(self.graph.types.get(n)))
         self._read = frozenset(n for step in self.graph.steps for n in reads(step))
         self._counts = bool(around)  # the number of a round may be one that decides sizes
-        self.pieces: list[Piece | Alone] = self._pieces([(self.graph.steps, True)])
+        self.pieces: list[GraphPiece | Alone] = self._pieces([(self.graph.steps, True)])
 
-    def _pieces(self, parts: list[tuple[list[Step], bool]]) -> list[Piece | Alone]:
-        wanted, pieces = set(self.graph.outputs), list[Piece | Alone]()
+    def _pieces(self, parts: list[tuple[list[NodeStep], bool]]) -> list[GraphPiece | Alone]:
+        wanted, pieces = set(self.graph.outputs), list[GraphPiece | Alone]()
         for steps, together in reversed(parts):
             if together and steps:
-                pieces.append(Piece(self.model, self._graphs, steps, wanted, self._counts))
+                pieces.append(GraphPiece(self.model, self._graphs, steps, wanted, self._counts))
             elif steps:
                 pieces.extend(Alone(self.model, self._graphs, step) for step in reversed(steps))
             wanted = wanted | {name for step in steps for name in reads(step) - {""}}
@@ -250,7 +250,7 @@ class CompiledGraph:
 
     def quick(self, values: Mapping[str, Any]) -> Quick | None:
         """What computes the outputs of NumPy arrays like these, if that is one program."""
-        if len(self.pieces) != 1 or not isinstance(self.pieces[0], Piece):
+        if len(self.pieces) != 1 or not isinstance(self.pieces[0], GraphPiece):
             return None
         if not {*self.graph.outputs} <= {*self.pieces[0].writes}:  # some are constants
             return None
@@ -262,11 +262,11 @@ class CompiledGraph:
         order = [self.pieces[0].writes.index(n) for n in self.graph.outputs]
         return Quick(inputs, run, order)
 
-    def _scope(self, values: Mapping[str, Any], outer: Scope | None = None) -> Scope:
+    def _scope(self, values: Mapping[str, Any], outer: ValueScope | None = None) -> ValueScope:
         given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}
-        return Scope(given, self.model.constants(self.graph), outer)
+        return ValueScope(given, self.model.constants(self.graph), outer)
 
-    def __call__(self, values: Mapping[str, Any], outer: Scope | None = None) -> list[Any]:
+    def __call__(self, values: Mapping[str, Any], outer: ValueScope | None = None) -> list[Any]:
         """The outputs in the graph's order; `outer` are the values of the graphs around."""
         with no_grad():
             scope = self._scope(values, outer)
@@ -284,7 +284,7 @@ class CompiledGraph:
                     raise OperatorError(f"{self.model.path}: {error}".lstrip(": ")) from None
             return [scope[name] if name else None for name in self.graph.outputs]
 
-    def body(self, values: Mapping[str, Any], outer: Scope) -> list[Any]:
+    def body(self, values: Mapping[str, Any], outer: ValueScope) -> list[Any]:
         """The outputs of a graph inside of a node: numbers that decide no sizes are data there."""
         data = self._read - self.decisive
         given = {n: _as_data(x) if n in data else x for n, x in values.items()}
@@ -293,9 +293,9 @@ class CompiledGraph:
     def _set_apart(self) -> None:
         """From now on have steps that are the same for all numbers be a program by themselves."""
         self._counts = False
-        late, parts = {*self.decisive}, list[tuple[list[Step], bool]]()
+        late, parts = {*self.decisive}, list[tuple[list[NodeStep], bool]]()
         for piece in self.pieces:
-            if isinstance(piece, Piece):
+            if isinstance(piece, GraphPiece):
                 parts += [(part, True) for part in _divided(piece.steps, late, piece.writes)]
             else:
                 parts.append((piece.steps, False))
@@ -306,7 +306,7 @@ class CompiledGraph:
 
     def _divide(self, place: int, step: int) -> None:
         """From now on have one step of a piece run by itself."""
-        parts = [(list(p.steps), isinstance(p, Piece)) for p in self.pieces]
+        parts = [(list(p.steps), isinstance(p, GraphPiece)) for p in self.pieces]
         steps = parts[place][0]
         parts[place : place + 1] = [
             (steps[:step], True), (steps[step : step + 1], False), (steps[step + 1 :], True)
@@ -323,8 +323,8 @@ def _may_decide(kind: Any) -> bool:
 
 
 def _divided(
-    steps: Sequence[Step], decisive: Iterable[str], outputs: Iterable[str]
-) -> list[list[Step]]:
+    steps: Sequence[NodeStep], decisive: Iterable[str], outputs: Iterable[str]
+) -> list[list[NodeStep]]:
     """The steps that do not depend on inputs that decide sizes, and those that do.
 
     With the latter come those that compute sizes for them: what leaves a program is data.

@@ -35,7 +35,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
 from genesis.ndarray.ops.convolution import whole_convolutions
 from genesis.onnx.dtypes import code_of
-from genesis.onnx.export_functions import DOMAIN, Call, LocalFunctions, calls_by_result, noted
+from genesis.onnx.export_functions import DOMAIN, LocalFunctions, ModuleCall, calls_by_result, noted
 from genesis.onnx.export_quantized import Mark, marked
 from genesis.tensor.tensor import Tensor
 
@@ -189,7 +189,7 @@ class _Writer:
     def __init__(
         self, inputs: Mapping[str, Any], known: Mapping[Any, str], opset: int | None,
         outer: _Writer | None = None, marks: Mapping[Any, Mark] | None = None,
-        calls: Collection[Call] = (),
+        calls: Collection[ModuleCall] = (),
     ) -> None:  # fmt: skip
         self.inputs, self.known, self.opset = inputs, known, opset
         self.marks: Mapping[Any, Mark] = marks or {}
@@ -333,7 +333,7 @@ class _Writer:
             return (self.marks[v].given,)
         return self.calls[v].arguments if v in self.calls else v.inputs
 
-    def _called(self, call: Call) -> None:
+    def _called(self, call: ModuleCall) -> None:
         """Write the call of a function."""
         given = call.names()
         body = _Writer(

@@ -28,13 +28,13 @@ DOMAIN = "genesis"
 
 
 @dataclass(eq=False)
-class Call:
+class ModuleCall:
     """One call of a module: of what values, with which results, and the calls inside."""
 
     module: nn.Module
     given: list[Any]
     results: list[Any] = field(default_factory=list)
-    inner: list[Call] = field(default_factory=list)
+    inner: list[ModuleCall] = field(default_factory=list)
     #: Everything the results are computed of: what was given, weights, inputs of the whole.
     arguments: list[Any] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class Call:
         return {v: local[v] if v in local else next(fresh) for v in self.arguments}
 
 
-def calls_by_result(calls: Collection[Call]) -> dict[Any, Call]:
+def calls_by_result(calls: Collection[ModuleCall]) -> dict[Any, ModuleCall]:
     """Which call gives which value; of calls that give the same, the last."""
     return {v: call for call in calls for v in call.results}
 
@@ -69,16 +69,16 @@ def calls_by_result(calls: Collection[Call]) -> dict[Any, Call]:
 @contextmanager
 def noted(
     module: Any, wanted: bool | Collection[type], marks: Mapping[Any, Mark]
-) -> Iterator[list[Call]]:
+) -> Iterator[list[ModuleCall]]:
     """Take note of the calls of modules inside a module: of all, or of certain classes."""
-    calls: list[Call] = []
+    calls: list[ModuleCall] = []
     around = [calls]
     layers = [m for m in _inside(module) if wanted is True or isinstance(m, _classes(wanted))]
     before = {layer: layer.__dict__.get("forward") for layer in layers}
 
     def noting(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **named: Any) -> Any:
-            call = Call(layer, _values((args, named)))
+            call = ModuleCall(layer, _values((args, named)))
             around.append(call.inner)
             try:
                 result = forward(*args, **named)

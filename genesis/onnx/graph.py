@@ -33,7 +33,7 @@ class UnsupportedModel(NotImplementedError):
 
 
 @dataclass(eq=False)
-class Step:
+class NodeStep:
     """A node: what computes it, and the names of what goes in and comes out."""
 
     name: str
@@ -73,12 +73,12 @@ class Graph:
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    steps: list[Step]
+    steps: list[NodeStep]
     constants: dict[str, Any]
     #: What the file says of inputs and outputs: element type and sizes, where it says so.
     types: dict[str, Any] = field(default_factory=dict)
 
-    def every_step(self) -> Iterator[Step]:
+    def every_step(self) -> Iterator[NodeStep]:
         """All steps, those of subgraphs included."""
         for step in self.steps:
             yield step
@@ -98,7 +98,7 @@ class Graph:
         return wanted | ({*self.outputs} - known)
 
 
-class Builder:
+class GraphBuilder:
     """Makes a `Graph` of a model's protobuf messages, and counts while it does."""
 
     def __init__(self, model: Any, path: str, external: Callable[[Any], Any]) -> None:
@@ -214,7 +214,7 @@ class Builder:
         versions: Mapping[str, int],
         given: Mapping[str, Any],
         depth: int,
-    ) -> list[Step]:
+    ) -> list[NodeStep]:
         """The nodes in an order in which they can be executed."""
         made = self._defined(nodes, known)
         seen = outer | known | made
@@ -233,7 +233,9 @@ class Builder:
                 made.add(name)
         return made
 
-    def _sorted(self, steps: list[Step], known: frozenset[str], seen: frozenset[str]) -> list[Step]:
+    def _sorted(
+        self, steps: list[NodeStep], known: frozenset[str], seen: frozenset[str]
+    ) -> list[NodeStep]:
         """Steps so that each comes after what it reads; those that are in order stay so."""
         readers: dict[str, list[int]] = {}
         missing = []
@@ -247,7 +249,7 @@ class Builder:
                 readers.setdefault(name, []).append(position)
             missing.append(len(wanted))
         ready = [position for position, count in enumerate(missing) if not count]
-        done: list[Step] = []
+        done: list[NodeStep] = []
         while ready:
             step = steps[heappop(ready)]
             done.append(step)
@@ -268,21 +270,21 @@ class Builder:
         versions: Mapping[str, int],
         given: Mapping[str, Any],
         depth: int,
-    ) -> Step:
+    ) -> NodeStep:
         """A node with what computes it."""
         domain = _domain(node.domain)
         name = node.name or (node.output[0] if node.output else f"{node.op_type}_{position}")
         version = versions.get(domain, 1)
         options = self.options(node, seen, given, depth)
         inputs = tuple(node.input)
-        step = Step(
+        step = NodeStep(
             name, node.op_type, domain, version, _without_trailing(inputs), tuple(node.output),
             options, find(domain, node.op_type, version), find_on_host(domain, node.op_type), node,
         )  # fmt: skip
         self._check_step(step, depth)
         return step
 
-    def _check_step(self, step: Step, depth: int) -> None:
+    def _check_step(self, step: NodeStep, depth: int) -> None:
         key = (step.domain, step.kind, step.proto.overload)
         if key in self.functions:
             step.operator = step.host = None
@@ -294,7 +296,7 @@ class Builder:
         elif step.operator is not None:
             self._check_arguments(step, step.operator)
 
-    def _check_arguments(self, step: Step, operator: Operator) -> None:
+    def _check_arguments(self, step: NodeStep, operator: Operator) -> None:
         if operator.more is None and len(step.inputs) > len(operator.inputs):
             raise self.fail(
                 f"node {step.name!r}: {step.kind} has {len(step.inputs)} inputs, but takes "
@@ -365,7 +367,7 @@ def _without_trailing(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def reads(step: Step) -> set[str]:
+def reads(step: NodeStep) -> set[str]:
     """The names that a step and its subgraphs read."""
     wanted = {*step.inputs}
     for value in step.options.values():
@@ -386,20 +388,20 @@ def note_last_uses(graph: Graph) -> None:
 # ---- operators that are defined by others
 
 
-def has_definition(step: Step) -> bool:
+def has_definition(step: NodeStep) -> bool:
     """Whether the standard defines an operator by others."""
     schema = _schema(step)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def _schema(step: Step) -> Any:
+def _schema(step: NodeStep) -> Any:
     try:
         return defs.get_schema(step.kind, step.version, step.domain)
     except (defs.SchemaError, TypeError):  # a version that is no number of 32 bits, say
         return None
 
 
-def definition(step: Step, types: list[Any]) -> Any:
+def definition(step: NodeStep, types: list[Any]) -> Any:
     """The function that the standard defines an operator by, for inputs of these types."""
     schema = _schema(step)
     if schema.has_function:
@@ -415,7 +417,7 @@ def definition(step: Step, types: list[Any]) -> Any:
     return function
 
 
-def defaults(step: Step) -> dict[str, Any]:
+def defaults(step: NodeStep) -> dict[str, Any]:
     """The attributes that a definition may refer to: the node's, and the standard's defaults."""
     schema = _schema(step)
     given = {a.name: a for a in step.proto.attribute}
@@ -425,4 +427,12 @@ def defaults(step: Step) -> dict[str, Any]:
     return given
 
 
-__all__ = ["Builder", "Graph", "Step", "UnsupportedModel", "defaults", "definition", "reads"]
+__all__ = [
+    "GraphBuilder",
+    "Graph",
+    "NodeStep",
+    "UnsupportedModel",
+    "defaults",
+    "definition",
+    "reads",
+]

@@ -14,7 +14,7 @@ from genesis import from_numpy, nn
 from genesis.ir.dtype import as_dtype
 from genesis.ndarray.core.value import CaptureError
 from genesis.onnx.dtypes import code_of, is_ours, numpy_dtype
-from genesis.onnx.graph import Builder, Graph, Step, defaults, definition
+from genesis.onnx.graph import Graph, GraphBuilder, NodeStep, defaults, definition
 from genesis.onnx.operators.control import either
 from genesis.onnx.values import as_host, as_tensor, on_host
 from genesis.tensor.tensor import Tensor
@@ -24,14 +24,14 @@ _SMALL_STEPS, _SMALL_WEIGHTS = 64, 1 << 18  # of a branch that is computed in an
 _LARGEST_ON_HOST = 64  # elements of integer constants that count as sizes and indices
 
 
-class Scope(dict[str, Any]):
+class ValueScope(dict[str, Any]):
     """Values by name; behind them the constants of a graph, and the values of graphs around it."""
 
     def __init__(
         self,
         values: Mapping[str, Any],
         constants: Callable[[str], Any],
-        outer: Scope | None = None,
+        outer: ValueScope | None = None,
     ) -> None:
         super().__init__(values)
         self.constants, self.outer = constants, outer
@@ -60,7 +60,7 @@ class Model(nn.Module):
     its buffers, under their names in the file.
     """
 
-    def __init__(self, graph: Graph, builder: Builder, path: str = "") -> None:
+    def __init__(self, graph: Graph, builder: GraphBuilder, path: str = "") -> None:
         super().__init__()
         self.graph, self.path = graph, path
         self._builder = builder
@@ -145,9 +145,9 @@ class Model(nn.Module):
 
     def execute(self, values: Mapping[str, Any]) -> list[Any]:
         """The outputs for values by name."""
-        return self.run(self.graph, Scope(values, self.constants(self.graph)))
+        return self.run(self.graph, ValueScope(values, self.constants(self.graph)))
 
-    def run(self, graph: Graph, scope: Scope) -> list[Any]:
+    def run(self, graph: Graph, scope: ValueScope) -> list[Any]:
         """Execute the steps of a graph."""
         for step in graph.steps:
             results = self.computed(step, [scope[n] if n else None for n in step.inputs], scope)
@@ -158,7 +158,7 @@ class Model(nn.Module):
         return [scope[name] if name else None for name in graph.outputs]
 
     def computed(
-        self, step: Step, args: list[Any], scope: Scope, bodies: Bodies | None = None
+        self, step: NodeStep, args: list[Any], scope: ValueScope, bodies: Bodies | None = None
     ) -> Any:
         """The results of a step; `bodies` are programs for the graphs in it, where there are."""
         try:
@@ -178,7 +178,9 @@ class Model(nn.Module):
                 raise OperatorError(f"{self.path}: {step}: a result of {tuple(x.shape)} elements")
         return listed
 
-    def _computed(self, step: Step, args: list[Any], scope: Scope, bodies: Bodies | None) -> Any:
+    def _computed(
+        self, step: NodeStep, args: list[Any], scope: ValueScope, bodies: Bodies | None
+    ) -> Any:
         if step.body is not None:
             return tuple(self.run(step.body, self._scope(step.body, args)))
         if step.host is not None and (step.operator is None or all(on_host(a) for a in args)):
@@ -205,7 +207,7 @@ class Model(nn.Module):
         return plain and len(graph.steps) <= _SMALL_STEPS and sum(weights) <= _SMALL_WEIGHTS
 
     def _options(
-        self, step: Step, wanted: Any, scope: Scope, bodies: Bodies | None
+        self, step: NodeStep, wanted: Any, scope: ValueScope, bodies: Bodies | None
     ) -> dict[str, Any]:
         plain = step.plain.get(id(wanted))  # one of the table of operators, which stay
         if plain is not None:
@@ -221,10 +223,14 @@ class Model(nn.Module):
             step.plain[id(wanted)] = options
         return options
 
-    def _scope(self, graph: Graph, args: Iterable[Any], outer: Scope | None = None) -> Scope:
-        return Scope(_padded(graph.inputs, args), self.constants(graph), outer)
+    def _scope(
+        self, graph: Graph, args: Iterable[Any], outer: ValueScope | None = None
+    ) -> ValueScope:
+        return ValueScope(_padded(graph.inputs, args), self.constants(graph), outer)
 
-    def _body(self, graph: Graph, scope: Scope, bodies: Bodies | None) -> Callable[..., list[Any]]:
+    def _body(
+        self, graph: Graph, scope: ValueScope, bodies: Bodies | None
+    ) -> Callable[..., list[Any]]:
         """A subgraph as a function of its inputs."""
 
         def body(*args: Any) -> list[Any]:
@@ -242,7 +248,7 @@ class Model(nn.Module):
         body.recorded = bodies is not None and not bodies  # type: ignore[attr-defined]
         return body
 
-    def _known(self, graph: Graph, scope: Scope) -> list[Any]:
+    def _known(self, graph: Graph, scope: ValueScope) -> list[Any]:
         """The outputs as far as no contents of tensors are needed, and ``...`` for the others."""
         for step in graph.steps:
             args = [scope[n] if n else None for n in step.inputs]
@@ -256,7 +262,7 @@ class Model(nn.Module):
         found = [scope[name] if name else None for name in graph.outputs]
         return [x if on_host(x) else ... for x in found]
 
-    def _defined(self, step: Step, args: list[Any]) -> tuple[Any, ...]:
+    def _defined(self, step: NodeStep, args: list[Any]) -> tuple[Any, ...]:
         """The results of an operator that the standard defines by others."""
         types = [_type_proto(a) for a in args]
         function = definition(step, types)

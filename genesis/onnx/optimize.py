@@ -22,7 +22,7 @@ from genesis.onnx.byte_passes import (
     sign_weights,
     sum_weights,
 )
-from genesis.onnx.graph import Builder, Graph, Step, note_last_uses, reads
+from genesis.onnx.graph import Graph, GraphBuilder, NodeStep, note_last_uses, reads
 from genesis.onnx.model import Model
 from genesis.onnx.registry import find, find_on_host
 from genesis.onnx.values import as_host, on_host
@@ -36,7 +36,7 @@ _RANDOM = {
 }  # fmt: skip
 
 
-def optimize(graph: Graph, builder: Builder, passes: Iterable[str] | None = None) -> None:
+def optimize(graph: Graph, builder: GraphBuilder, passes: Iterable[str] | None = None) -> None:
     """Apply passes, all of them if not told which, in order."""
     for name in PASSES if passes is None else passes:
         if name not in PASSES:
@@ -47,12 +47,12 @@ def optimize(graph: Graph, builder: Builder, passes: Iterable[str] | None = None
     note_last_uses(graph)
 
 
-def drop_invariants(graph: Graph, _: Builder) -> None:
+def drop_invariants(graph: Graph, _: GraphBuilder) -> None:
     """Without what loops hand from round to round unchanged: it is read where it comes from.
 
     Weights are then known to be such, and nobody carries them.
     """
-    kept: list[Step] = []
+    kept: list[NodeStep] = []
     for step in graph.steps:
         kept.append(step)
         body = step.options.get("body")
@@ -61,7 +61,7 @@ def drop_invariants(graph: Graph, _: Builder) -> None:
     graph.steps = kept
 
 
-def _without_invariants(step: Step, body: Graph) -> list[Step]:
+def _without_invariants(step: NodeStep, body: Graph) -> list[NodeStep]:
     """Take them from a loop; the steps that give its results their names."""
     copies = []
     carried = step.inputs[2:]
@@ -91,12 +91,12 @@ def _rename(graph: Graph, old: str, new: str) -> None:
                 _rename(inner, old, new)
 
 
-def _copy(source: str, target: str) -> Step:
+def _copy(source: str, target: str) -> NodeStep:
     operators = find("", "Identity", 13), find_on_host("", "Identity")
-    return Step(f"{target}.copy", "Identity", "", 13, (source,), (target,), {}, *operators)
+    return NodeStep(f"{target}.copy", "Identity", "", 13, (source,), (target,), {}, *operators)
 
 
-def drop_copies(graph: Graph, _: Builder) -> None:
+def drop_copies(graph: Graph, _: GraphBuilder) -> None:
     """Without nodes that only hand on their input: Identity, and Dropout in inference."""
     renamed: dict[str, str] = {}
     free = {n for step in graph.steps for inner in step.subgraphs() for n in inner.free()}
@@ -112,7 +112,7 @@ def drop_copies(graph: Graph, _: Builder) -> None:
     graph.steps = kept
 
 
-def widen_halves(graph: Graph, _: Builder) -> None:
+def widen_halves(graph: Graph, _: GraphBuilder) -> None:
     """Numbers of 16 bits computed with as 32 bits, between the inputs and the outputs.
 
     CPUs convert them for every product, and results come nearer to what the model means.
@@ -143,7 +143,7 @@ def _is_half(graph: Graph, name: str) -> bool:
     return kind is not None and kind.tensor_type.elem_type == TensorProto.FLOAT16
 
 
-def _makes_halves(step: Step) -> bool:
+def _makes_halves(step: NodeStep) -> bool:
     """Whether a step says itself that its result is of 16 bits, in other words than `Cast` does."""
     told = any(step.options.get(n) == TensorProto.FLOAT16 for n in ("dtype", "output_dtype"))
     return told or step.kind in ("BitCast", "CastLike") or step.host is None is step.operator
@@ -156,12 +156,12 @@ def _widened(name: str, value: Any) -> Any:
     return value.astype(np.float32) if half else value
 
 
-def _cast(source: str, target: str, to: int) -> Step:
+def _cast(source: str, target: str, to: int) -> NodeStep:
     operators = find("", "Cast", 13), find_on_host("", "Cast")
-    return Step(f"{target}.cast", "Cast", "", 13, (source,), (target,), {"to": to}, *operators)
+    return NodeStep(f"{target}.cast", "Cast", "", 13, (source,), (target,), {"to": to}, *operators)
 
 
-def fold_constants(graph: Graph, _: Builder) -> None:
+def fold_constants(graph: Graph, _: GraphBuilder) -> None:
     """Without nodes that NumPy computes of constants."""
     kept = []
     given = set(graph.inputs)
@@ -178,7 +178,7 @@ def fold_constants(graph: Graph, _: Builder) -> None:
     graph.steps = kept
 
 
-def _folded(step: Step, values: list[Any]) -> tuple[Any, ...] | None:
+def _folded(step: NodeStep, values: list[Any]) -> tuple[Any, ...] | None:
     """The results of a node, if they can be computed and are of a sensible size."""
     assert step.host is not None
     options = dict(step.options)
@@ -193,7 +193,7 @@ def _folded(step: Step, values: list[Any]) -> tuple[Any, ...] | None:
     return found if small and all(on_host(r) for r in found) else None
 
 
-def compute_constants(graph: Graph, builder: Builder) -> None:
+def compute_constants(graph: Graph, builder: GraphBuilder) -> None:
     """Without other nodes that depend on constants alone: they are one program, which runs now."""
     known = {n for n in graph.constants if n not in graph.inputs} | {""}
     steps = []
@@ -215,7 +215,7 @@ def compute_constants(graph: Graph, builder: Builder) -> None:
     graph.steps = [step for step in graph.steps if not found.keys() & {*step.outputs}]
 
 
-def _computed(part: Graph, builder: Builder) -> dict[str, Any]:
+def _computed(part: Graph, builder: GraphBuilder) -> dict[str, Any]:
     """The outputs of a graph without inputs, those of a sensible size."""
     try:
         with no_grad():
@@ -229,7 +229,7 @@ def _computed(part: Graph, builder: Builder) -> dict[str, Any]:
     return {n: found[n] for step in whole for n in step.outputs if n}
 
 
-def fold_batch_norms(graph: Graph, _: Builder) -> None:
+def fold_batch_norms(graph: Graph, _: GraphBuilder) -> None:
     """Batch norms after convolutions as part of these."""
     uses = Counter(n for step in graph.steps for n in reads(step)) + Counter(graph.outputs)
     makers = {step.outputs[0]: step for step in graph.steps if step.outputs}
@@ -244,7 +244,7 @@ def fold_batch_norms(graph: Graph, _: Builder) -> None:
     graph.steps = kept
 
 
-def _foldable(graph: Graph, step: Step, conv: Step | None, uses: Counter[str]) -> bool:
+def _foldable(graph: Graph, step: NodeStep, conv: NodeStep | None, uses: Counter[str]) -> bool:
     names = [*step.inputs[1:5], *(conv.inputs[1:] if conv is not None else ())]
     return (
         step.kind == "BatchNormalization" and not step.domain and conv is not None
@@ -256,7 +256,7 @@ def _foldable(graph: Graph, step: Step, conv: Step | None, uses: Counter[str]) -
     )  # fmt: skip
 
 
-def _fold(graph: Graph, step: Step, conv: Step) -> None:
+def _fold(graph: Graph, step: NodeStep, conv: NodeStep) -> None:
     scale, bias, mean, var = (graph.constants[n].astype(np.float64) for n in step.inputs[1:5])
     weight = graph.constants[conv.inputs[1]]
     factor = scale / np.sqrt(var + step.options.get("epsilon", 1e-5))
@@ -269,7 +269,7 @@ def _fold(graph: Graph, step: Step, conv: Step) -> None:
     conv.outputs = step.outputs
 
 
-def drop_unused(graph: Graph, _: Builder) -> None:
+def drop_unused(graph: Graph, _: GraphBuilder) -> None:
     """Without nodes and constants that no output depends on.
 
     Inputs keep their constants: without they would have to be given.
@@ -283,7 +283,7 @@ def drop_unused(graph: Graph, _: Builder) -> None:
     graph.constants = {n: v for n, v in graph.constants.items() if n in wanted}
 
 
-PASSES: dict[str, Callable[[Graph, Builder], None]] = {
+PASSES: dict[str, Callable[[Graph, GraphBuilder], None]] = {
     "drop_invariants": drop_invariants,
     "drop_copies": drop_copies,
     "widen_halves": widen_halves,

@@ -11,7 +11,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from genesis.onnx import optimize as passes
-from genesis.onnx.graph import Builder, UnsupportedModel
+from genesis.onnx.graph import GraphBuilder, UnsupportedModel
 from genesis.onnx.model import Model
 from genesis.serialization import BadFile
 
@@ -38,7 +38,7 @@ def from_proto(proto: Any, path: str = "", *, optimize: bool = False) -> Model:
     """A model from a message of the `onnx` package; `path` is where its other files lie beside."""
     if not proto.HasField("graph"):
         raise BadFile(f"onnx.load: {path or 'the model'} has no graph")
-    builder = Builder(proto, path or "the model", lambda tensor: _external(tensor, path))
+    builder = GraphBuilder(proto, path or "the model", lambda tensor: _external(tensor, path))
     graph = builder.graph(proto.graph)
     if builder.unknown:
         raise UnsupportedModel(

@@ -95,7 +95,7 @@ class LBFGS(Optimizer):
             before, used = here, 0
             origin = nd.concat([p.array.reshape(-1) for p in self._parameters()]).realize()
             if group["line_search_fn"] is not None:
-                search = Search(
+                search = LineSearch(
                     partial(self._evaluate_at, closure, origin, direction),
                     Point(0.0, here.loss, here.gradient, slope),
                     direction,
@@ -191,7 +191,7 @@ class Point(NamedTuple):
     slope: float
 
 
-class Search:
+class LineSearch:
     """A line search for a point that satisfies the strong Wolfe conditions.
 
     It goes on until two points enclose such a point, then closes in on it. The loss must fall as

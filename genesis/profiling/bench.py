@@ -32,7 +32,7 @@ _COLUMNS = "{:<32} {:>8} {:>9} {:>7} {:>8} {:>9} {:>7}"
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """Something to compute, and the same in PyTorch: a function of the module gives it."""
 
     name: str
@@ -42,27 +42,29 @@ class Case:
 
 
 CASES = (
-    Case("launch: x + 1, one element", ((1,),), lambda x: x + 1, lambda torch: lambda x: x + 1),
-    Case("elementwise: gelu, 16M", ((1 << 24,),), nd.gelu, lambda torch: _of(torch, "gelu")),
-    Case(
+    BenchCase(
+        "launch: x + 1, one element", ((1,),), lambda x: x + 1, lambda torch: lambda x: x + 1
+    ),
+    BenchCase("elementwise: gelu, 16M", ((1 << 24,),), nd.gelu, lambda torch: _of(torch, "gelu")),
+    BenchCase(
         "softmax, 4096 x 1024",
         ((4096, 1024),),
         partial(nd.softmax, axis=-1),
         lambda torch: partial(torch.softmax, dim=-1),
     ),
-    Case(
+    BenchCase(
         "matmul, 1024 x 1024 x 1024",
         ((1024, 1024), (1024, 1024)),
         nd.matmul,
         lambda torch: torch.matmul,
     ),
-    Case(
+    BenchCase(
         "conv2d 3 x 3, 8 x 64 x 56 x 56",
         ((8, 64, 56, 56), (64, 64, 3, 3)),
         partial(nd.conv2d, padding=1),
         lambda torch: partial(torch.conv2d, padding=1),
     ),
-    Case(
+    BenchCase(
         "attention, 8 heads, 1024 x 64",
         ((1, 8, 1024, 64),) * 3,
         scaled_dot_product_attention,
@@ -94,7 +96,7 @@ def bench() -> Iterator[str]:
         yield f"\nPyTorch {version} in eager mode, on as many threads; ratio: its time to ours"
 
 
-def _row(case: Case, machine: Machine, torch: Any) -> str:
+def _row(case: BenchCase, machine: Machine, torch: Any) -> str:
     draw = np.random.default_rng(0).standard_normal
     inputs = [draw(shape, np.float32) for shape in case.shapes]
     arrays = [nd.array(x) for x in inputs]

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from genesis.backends.base import Host, Repeat, every
 from genesis.compiler.lower.library_calls import LoweredCall
-from genesis.compiler.program.program import Places, Program, Step
+from genesis.compiler.program.program import Places, Program, ProgramStep
 from genesis.compiler.report import arithmetic, lines_of, traffic
 from genesis.ir.dtype import float64
 from genesis.ir.size import evaluate, product
 
 
-class Work(NamedTuple):
+class KernelWork(NamedTuple):
     """One run of a record. What nobody knows is None."""
 
     name: str
@@ -29,16 +29,18 @@ class Work(NamedTuple):
     dtype: str = "float32"
 
 
-def works(program: Program, places: Places | None, sizes: Mapping[str, int]) -> Iterator[Work]:
+def works(
+    program: Program, places: Places | None, sizes: Mapping[str, int]
+) -> Iterator[KernelWork]:
     """The work of every record, in the order of `genesis.backends.base.every`."""
     try:
-        steps: list[Step | LoweredCall] = list(program.derivation.steps)
+        steps: list[ProgramStep | LoweredCall] = list(program.derivation.steps)
     except LookupError:  # found on disk by its key, and its graph nowhere
         steps = []
     remaining = iter(steps)
     for record in every(program.records):
         if isinstance(record, Repeat):
-            yield Work("loop", "loop")
+            yield KernelWork("loop", "loop")
             continue
         if isinstance(record, Host):
             name = record.name
@@ -46,25 +48,25 @@ def works(program: Program, places: Places | None, sizes: Mapping[str, int]) -> 
             name = program.backend.kernel_name(record.binary)
             if record.phases is not None and record.phases[0] == 0:
                 # What a kernel in a loop does once, ahead of it; the rest comes with its step.
-                yield Work(f"{name} ahead", "kernel")
+                yield KernelWork(f"{name} ahead", "kernel")
                 continue
         step = next(remaining, None)
         if step is None:
-            yield Work(name, "host" if isinstance(record, Host) else "kernel")
-        elif isinstance(step, Step):
+            yield KernelWork(name, "host" if isinstance(record, Host) else "kernel")
+        elif isinstance(step, ProgramStep):
             yield _of_kernel(name, program, step, places, sizes)
         else:
             yield _of_call(name, program, step, places, sizes)
 
 
 def _of_kernel(
-    name: str, program: Program, step: Step, places: Places | None, sizes: Mapping[str, int]
-) -> Work:
+    name: str, program: Program, step: ProgramStep, places: Places | None, sizes: Mapping[str, int]
+) -> KernelWork:
     low = step.lowered
     lines = lines_of(program, (*low.members, *step.loops), places.where) if places else ()
     names = dict.fromkeys(m.op.name for m in low.members if not m.op.is_movement)
     wide = any(b.dtype is float64 for b in low.kernel.buffers)
-    return Work(
+    return KernelWork(
         name,
         "kernel",
         tuple(names),
@@ -77,7 +79,7 @@ def _of_kernel(
 
 def _of_call(
     name: str, program: Program, step: LoweredCall, places: Places | None, sizes: Mapping[str, int]
-) -> Work:
+) -> KernelWork:
     call = step.call
     lines = lines_of(program, (step.node, *step.items.values()), places.where) if places else ()
     moved = sum(
@@ -85,4 +87,4 @@ def _of_call(
         for dtype, shape in (*call.operands, *call.results)
     )
     kind = "host" if step.native is None else "library"
-    return Work(name, kind, (call.name,), lines, None, moved)
+    return KernelWork(name, kind, (call.name,), lines, None, moved)

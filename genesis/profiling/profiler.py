@@ -23,7 +23,7 @@ from genesis import events
 from genesis.backends.base import Repeat, Timing, every
 from genesis.compiler.program.program import Places, Program
 from genesis.events import Span
-from genesis.profiling.kernel_work import Work, works
+from genesis.profiling.kernel_work import KernelWork, works
 from genesis.profiling.machine import Machine, this_machine
 
 #: Moments that are kept for the trace: spans, runs of programs and of their kernels.
@@ -87,7 +87,7 @@ class Runs:
         return sum(total for record, total in timed if not isinstance(record, Repeat)) / 1e9
 
     @cached_property
-    def works(self) -> list[Work]:
+    def works(self) -> list[KernelWork]:
         """What every record computes."""
         return list(works(self.program, self.places, self.sizes))
 
@@ -252,7 +252,7 @@ class _Watching:
 _watching = _Watching()
 
 
-def _kernel(work: Work, count: int, total: int, roof: Machine | None) -> KernelProfile:
+def _kernel(work: KernelWork, count: int, total: int, roof: Machine | None) -> KernelProfile:
     flops = None if work.flops is None else count * work.flops
     nbytes = None if work.nbytes is None else count * work.nbytes
     least = None

@@ -19,7 +19,7 @@ from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Meter, Tier
 from genesis.serve.metrics import Metrics
 from genesis.serve.models import Model
-from genesis.serve.request_body import Body, depth
+from genesis.serve.request_body import RequestBody, depth
 from genesis.serve.tool_calls import Delta, Parser, Schemas, answer_grammar, format_of, grammar
 
 #: Reasons for which a request fails.
@@ -30,7 +30,7 @@ _ERRORS: dict[str | None, tuple[int, str]] = {
 
 
 @dataclass
-class Piece:
+class AnswerPiece:
     """What is new of an answer; with a reason it is the last of it."""
 
     index: int
@@ -102,15 +102,17 @@ class Answers:
         )
         self.submitted = await self._mailbox.submit(later)
 
-    async def __aiter__(self) -> AsyncIterator[Piece]:
+    async def __aiter__(self) -> AsyncIterator[AnswerPiece]:
         assert self.submitted is not None
         try:
             async for events in self._mailbox:
                 self._timed(events)
-                pieces: dict[int, Piece] = {}  # what came together is sent together
+                pieces: dict[int, AnswerPiece] = {}  # what came together is sent together
                 for event in events:
                     if event.reason not in _ERRORS:
-                        piece = pieces.setdefault(event.index, Piece(event.index, [], [], None))
+                        piece = pieces.setdefault(
+                            event.index, AnswerPiece(event.index, [], [], None)
+                        )
                         self._add(piece, event)
                 for piece in pieces.values():
                     if piece.deltas or piece.logprobs or piece.reason:
@@ -121,7 +123,7 @@ class Answers:
             self.cancel()
             self._finished()
 
-    def _add(self, piece: Piece, event: Event) -> None:
+    def _add(self, piece: AnswerPiece, event: Event) -> None:
         parser = self._parser(event.index)
         if parser is None:
             deltas = [Delta("content", event.text)] if event.text else []
@@ -199,7 +201,7 @@ class Answers:
         }  # fmt: skip
 
 
-async def ask(asked: Asked, body: Body, wanted: Wanted) -> Answers:
+async def ask(asked: Asked, body: RequestBody, wanted: Wanted) -> Answers:
     """Submit what is wanted, by what a call says of its turn."""
     model, meter = wanted.model, asked.meter
     tier_name = body.text("service_tier", None, ["auto", *asked.tiers]) or "auto"
@@ -320,6 +322,6 @@ async def aside(function: Any, *args: Any, lane: Executor | None = None) -> Any:
 
 
 __all__ = [
-    "Answers", "Asked", "Piece", "Wanted", "aside", "ask", "check_bias", "check_length",
+    "Answers", "Asked", "AnswerPiece", "Wanted", "aside", "ask", "check_bias", "check_length",
     "checked_schema", "constraint_of", "format_of", "prompt_of", "room",
 ]  # fmt: skip

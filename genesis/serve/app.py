@@ -35,11 +35,11 @@ from genesis.serve.errors import ApiError, explained
 from genesis.serve.limits import TIERS, Caps, Keys, Tier
 from genesis.serve.metrics import Metrics
 from genesis.serve.models import Models, Spec
-from genesis.serve.request_body import Body, parse
+from genesis.serve.request_body import RequestBody, parse
 from genesis.serve.responses import responses
 
 _log = logging.getLogger("genesis.serve")
-Endpoint = Callable[[Asked, Body, Models], AsyncIterator[Any]]
+Endpoint = Callable[[Asked, RequestBody, Models], AsyncIterator[Any]]
 _NOBODY = Keys().meters[""]
 _PAGE = Path(__file__).with_name("page.html")
 _POLICY = (
@@ -49,7 +49,7 @@ _POLICY = (
 
 
 @dataclass
-class Options:
+class ServerOptions:
     """How a server is run."""
 
     keys: Path | None = None
@@ -73,8 +73,8 @@ class Left(Exception):
 class Server:
     """Models behind an interface; `app` is the ASGI application."""
 
-    def __init__(self, specs: list[Spec], options: Options | None = None) -> None:
-        self.options = options = options or Options()
+    def __init__(self, specs: list[Spec], options: ServerOptions | None = None) -> None:
+        self.options = options = options or ServerOptions()
         self.keys = Keys() if options.keys is None else Keys.read(options.keys)
         self.metrics = Metrics(lambda: list(self.models.models.values()))
         self.models = Models(
@@ -237,7 +237,7 @@ class Post:
                 _admin(meter)
             if server.draining:
                 raise ApiError(503, "the server is about to end", retry_after=5)
-            body = Body(scope["path_params"])
+            body = RequestBody(scope["path_params"])
             if scope["method"] == "POST":
                 body = parse(await _read(receive, headers, server.options.caps))
             with meter.request(), _span(self._path):
@@ -258,7 +258,7 @@ class Post:
             server.active -= 1
             server.note(asked, status)
 
-    async def _answer(self, asked: Asked, body: Body, reply: Reply) -> None:
+    async def _answer(self, asked: Asked, body: RequestBody, reply: Reply) -> None:
         async with aclosing(self._endpoint(asked, body, self._server.models)) as items:  # type: ignore[type-var]
             first = await anext(items)
             names = ", ".join(body.ignored())
@@ -410,4 +410,4 @@ def _lengths(record: dict[str, Any]) -> dict[str, Any]:
     return {name: record.get(name) for name in names}
 
 
-__all__ = ["Options", "Server"]
+__all__ = ["ServerOptions", "Server"]

@@ -18,9 +18,9 @@ from typing import Any
 from genesis.llm import LLM
 from genesis.llm.engine import TokenLogprobs
 from genesis.serve.answers import (
+    AnswerPiece,
     Answers,
     Asked,
-    Piece,
     Wanted,
     aside,
     ask,
@@ -32,7 +32,7 @@ from genesis.serve.answers import (
 )
 from genesis.serve.errors import ApiError
 from genesis.serve.models import Model, Models
-from genesis.serve.request_body import Body, params_of, sampling
+from genesis.serve.request_body import RequestBody, params_of, sampling
 
 Json = dict[str, Any]
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -42,7 +42,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # ---- what is said
 
 
-def message_of(message: Body) -> Json:
+def message_of(message: RequestBody) -> Json:
     """A message as templates take it: its content a text, arguments of calls objects."""
     role = message.text("role", None, _ROLES)
     if role is None:
@@ -57,7 +57,7 @@ def message_of(message: Body) -> Json:
     return found
 
 
-def _content(message: Body) -> str:
+def _content(message: RequestBody) -> str:
     content = message.raw("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -71,7 +71,7 @@ def _content(message: Body) -> str:
     return "".join(texts)
 
 
-def _call(call: Body) -> Json:
+def _call(call: RequestBody) -> Json:
     function = call.table("function")
     if function is None:
         raise call.wrong("function", "an object with name and arguments")
@@ -96,7 +96,7 @@ class Tools:
     many: bool = True
 
 
-def tools_of(body: Body, asked: Asked, flat: bool = False) -> Tools:
+def tools_of(body: RequestBody, asked: Asked, flat: bool = False) -> Tools:
     """The tools that a call brings; `flat` if names are not inside of "function"."""
     found = Tools(many=body.flag("parallel_tool_calls", True))
     for tool in body.tables("tools", asked.caps.tools):
@@ -115,7 +115,7 @@ def tools_of(body: Body, asked: Asked, flat: bool = False) -> Tools:
         found.shown.append({"type": "function", "function": {**about, "parameters": schema}})
     choice = body.raw("tool_choice")
     if isinstance(choice, dict):
-        named = Body(choice.get("function", choice) or {}, "tool_choice.").text("name")
+        named = RequestBody(choice.get("function", choice) or {}, "tool_choice.").text("name")
         if named not in found.schemas:
             raise body.wrong("tool_choice", "a function that is among the tools")
         found.must, found.many = {named: found.schemas[named]}, False
@@ -128,7 +128,7 @@ def tools_of(body: Body, asked: Asked, flat: bool = False) -> Tools:
     return found
 
 
-def schema_of(format: Body | None, asked: Asked, flat: bool = False) -> Json | None:
+def schema_of(format: RequestBody | None, asked: Asked, flat: bool = False) -> Json | None:
     """The schema that an answer must follow."""
     if format is None:
         return None
@@ -145,7 +145,7 @@ def schema_of(format: Body | None, asked: Asked, flat: bool = False) -> Json | N
 
 
 async def conversation(
-    asked: Asked, body: Body, model: Model, adapter: str | None, messages: list[Json],
+    asked: Asked, body: RequestBody, model: Model, adapter: str | None, messages: list[Json],
     tools: Tools, schema: Json | None, most: int | None, logprobs: int | None,
 ) -> Wanted:  # fmt: skip
     """A conversation as what is wanted of a model."""
@@ -182,7 +182,7 @@ def generating(model: Model) -> LLM:
 
 
 @dataclass
-class Message:
+class ChatMessage:
     """An answer, put together."""
 
     content: str = ""
@@ -191,7 +191,7 @@ class Message:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     reason: str | None = None
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: AnswerPiece) -> None:
         """Another piece of it."""
         for kind, text, call in piece.deltas:
             if kind == "content":
@@ -206,9 +206,9 @@ class Message:
         self.reason = piece.reason or self.reason
 
 
-async def together(answers: Answers) -> list[Message]:
+async def together(answers: Answers) -> list[ChatMessage]:
     """All answers, when they are complete."""
-    found = [Message() for _ in range(answers.wanted.params.n)]
+    found = [ChatMessage() for _ in range(answers.wanted.params.n)]
     async with aclosing(answers.__aiter__()) as pieces:  # type: ignore[type-var]
         async for piece in pieces:
             found[piece.index].add(piece)
@@ -233,7 +233,7 @@ def chat_logprobs(llm: LLM, noted: Sequence[TokenLogprobs]) -> Json | None:
     return {"content": rows, "refusal": None}
 
 
-async def chat(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def chat(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/v1/chat/completions`."""
     messages = [message_of(m) for m in body.tables("messages", asked.caps.messages)]
     if not messages:
@@ -264,13 +264,13 @@ def head_of(kind: str, asked: Asked, model: str) -> Json:
     return {"id": asked.id, "object": kind, "created": int(time.time()), "model": model}
 
 
-def wants_usage(body: Body) -> bool:
+def wants_usage(body: RequestBody) -> bool:
     """Whether a stream ends with its usage."""
     options = body.table("stream_options")
     return options is not None and options.flag("include_usage")
 
 
-def _choice(answers: Answers, index: int, m: Message) -> Json:
+def _choice(answers: Answers, index: int, m: ChatMessage) -> Json:
     said: Json = {"role": "assistant", "content": m.content or (None if m.calls else "")}
     if m.reasoning:
         said["reasoning_content"] = m.reasoning
@@ -329,6 +329,6 @@ def _delta(answers: Answers, index: int, kind: str, text: str, call: int) -> Jso
 
 
 __all__ = [
-    "Json", "Message", "chat", "conversation", "generating", "head_of", "schema_of", "together",
+    "Json", "ChatMessage", "chat", "conversation", "generating", "head_of", "schema_of", "together",
     "token_row", "tools_of", "wants_usage",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 
 from genesis.llm.loading import Settings
-from genesis.serve.app import Options, Server
+from genesis.serve.app import Server, ServerOptions
 from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Tier
 from genesis.serve.models import Model, Spec
@@ -46,7 +46,7 @@ def serve(paths: list[str], config: str | None, **given: Any) -> int:
     if len(specs) == 1:
         specs[0].pinned = True
     how = {n: chosen.pop(n) for n in ("host", "port", "tls_cert", "tls_key") if n in chosen}
-    known = {field.name for field in fields(Options)}
+    known = {field.name for field in fields(ServerOptions)}
     if unknown := sorted(chosen.keys() - known):
         raise ValueError(f"{config}: there is no option {unknown[0]}")
     for name in ("keys", "log", "record"):
@@ -55,7 +55,7 @@ def serve(paths: list[str], config: str | None, **given: Any) -> int:
     host = how.get("host", "127.0.0.1")
     local = host in ("127.0.0.1", "localhost")
     sys.setswitchinterval(5e-4)  # an engine in Python code keeps the event loop from its sockets
-    options = Options(**chosen, local=local, tiers={**TIERS, **tiers}, caps=caps)
+    options = ServerOptions(**chosen, local=local, tiers={**TIERS, **tiers}, caps=caps)
     return asyncio.run(_run(specs, options, host, **how))
 
 
@@ -92,7 +92,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 async def _run(
-    specs: list[Spec], options: Options, host: str, port: int = 8000, tls_cert: Any = None,
+    specs: list[Spec], options: ServerOptions, host: str, port: int = 8000, tls_cert: Any = None,
     tls_key: Any = None, **_: Any,
 ) -> int:  # fmt: skip
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)

@@ -12,9 +12,9 @@ from typing import Any
 from genesis.llm import LLM
 from genesis.llm.engine import TokenLogprobs
 from genesis.serve.answers import (
+    AnswerPiece,
     Answers,
     Asked,
-    Piece,
     Wanted,
     aside,
     ask,
@@ -25,8 +25,8 @@ from genesis.serve.answers import (
     room,
 )
 from genesis.serve.chat import (
+    ChatMessage,
     Json,
-    Message,
     generating,
     head_of,
     schema_of,
@@ -35,12 +35,12 @@ from genesis.serve.chat import (
 )
 from genesis.serve.errors import ApiError
 from genesis.serve.models import Model, Models
-from genesis.serve.request_body import Body, params_of, sampling
+from genesis.serve.request_body import RequestBody, params_of, sampling
 
 Prompt = str | list[int]
 
 
-def _prompts(body: Body, most: int) -> list[Prompt]:
+def _prompts(body: RequestBody, most: int) -> list[Prompt]:
     """One prompt or several."""
     given = body.raw("prompt")
     many = isinstance(given, list) and given and isinstance(given[0], str | list)
@@ -56,7 +56,7 @@ def _is_prompt(prompt: Any) -> bool:
     return bool(prompt) and (isinstance(prompt, str) or tokens)
 
 
-async def completions(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def completions(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/v1/completions`."""
     body.refuse(best_of=1)
     prompts = _prompts(body, asked.caps.n)
@@ -86,7 +86,7 @@ async def completions(asked: Asked, body: Body, models: Models) -> AsyncIterator
 
 
 async def _wanted(
-    asked: Asked, body: Body, model: Model, adapter: str | None, prompt: Prompt, most: int,
+    asked: Asked, body: RequestBody, model: Model, adapter: str | None, prompt: Prompt, most: int,
     echo: bool,
 ) -> Wanted:  # fmt: skip
     """A prompt as what is wanted of a model."""
@@ -116,9 +116,9 @@ def _filled_in(llm: LLM, prompt: str, suffix: str) -> list[int]:
         raise ApiError(400, f"suffix: {error}", param="suffix") from None
 
 
-async def _side_by_side(answers: Sequence[Answers]) -> AsyncIterator[tuple[int, Piece]]:
+async def _side_by_side(answers: Sequence[Answers]) -> AsyncIterator[tuple[int, AnswerPiece]]:
     """The pieces of several requests as they come, each with its request's number."""
-    arrived: asyncio.Queue[tuple[int, Piece] | Exception | None] = asyncio.Queue(8)
+    arrived: asyncio.Queue[tuple[int, AnswerPiece] | Exception | None] = asyncio.Queue(8)
 
     async def read(number: int) -> None:
         try:
@@ -149,14 +149,14 @@ class _Choice:
     """An answer as it grows: `message` is what was not told yet."""
 
     def __init__(self, llm: LLM, answers: Answers, echo: bool, silent: bool) -> None:
-        self.message = Message()
+        self.message = ChatMessage()
         self._llm, self._answers = llm, answers
         self._echo, self._silent = echo, silent  # whether the prompt, or only that, is told
         self._told = 0  # characters
 
     def row(self, index: int) -> Json:
         """What is new."""
-        message, self.message = self.message, Message()
+        message, self.message = self.message, ChatMessage()
         text, noted = message.content, message.logprobs
         first: list[int] = []  # the first token of a prompt, of which nothing was thought
         if self._silent:

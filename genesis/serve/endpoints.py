@@ -15,7 +15,7 @@ from genesis.serve.answers import Asked, aside, prompt_of
 from genesis.serve.chat import Json, message_of
 from genesis.serve.errors import ApiError
 from genesis.serve.models import Model, Models
-from genesis.serve.request_body import Body
+from genesis.serve.request_body import RequestBody
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,7 @@ async def _embedded(model: Model, texts: list[str]) -> list[Array]:
     return [found[key] for key in keys]
 
 
-async def embeddings(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def embeddings(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/v1/embeddings`."""
     texts = body.texts("input", asked.caps.inputs, asked.caps.body)
     if not texts:
@@ -75,7 +75,7 @@ def _encoded(vector: Array, how: str) -> Any:
     return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
 
 
-async def listing(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def listing(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/v1/models`, and `/v1/models/NAME`."""
     name = body.text("model")
     if name is not None:
@@ -92,7 +92,7 @@ def _about(name: str, model: Model, adapter: str | None) -> Json:
     }  # fmt: skip
 
 
-async def tokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def tokenize(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/tokenize`: a prompt, or a conversation, as tokens."""
     prompt, messages = body.text("prompt"), body.tables("messages", asked.caps.messages)
     async with models.use(body.text("model")) as (model, _):
@@ -107,7 +107,7 @@ async def tokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[Js
         yield {"tokens": tokens, "count": len(tokens), "max_model_len": llm.context}
 
 
-async def detokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def detokenize(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/detokenize`."""
     tokens = body.raw("tokens")
     if not isinstance(tokens, list) or not all(type(t) is int and 0 <= t for t in tokens):
@@ -117,7 +117,7 @@ async def detokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[
         yield {"prompt": await aside(model.llm.tokenizer.decode, tokens)}
 
 
-async def load_adapter(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def load_adapter(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/v1/load_lora_adapter`: a folder becomes a model's name."""
     name, path = body.text("lora_name", ""), Path(body.text("lora_path", ""))
     model, _ = models.find(body.text("model"))
@@ -131,7 +131,7 @@ async def load_adapter(asked: Asked, body: Body, models: Models) -> AsyncIterato
     yield {"loaded": name}
 
 
-async def unload_adapter(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def unload_adapter(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/v1/unload_lora_adapter`."""
     name = body.text("lora_name", "")
     model, adapter = models.find(name)

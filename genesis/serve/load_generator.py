@@ -21,7 +21,7 @@ _THREADS = 512  # requests that are on their way at once, at most
 
 
 @dataclass
-class Outcome:
+class RequestOutcome:
     """When a request was sent, and its pieces came."""
 
     sent: float
@@ -52,13 +52,13 @@ class Target:
         found: str = json.loads(connection.getresponse().read())["data"][0]["id"]
         return found
 
-    def ask(self, prompt: list[int], tokens: int, **more: Any) -> Outcome:
+    def ask(self, prompt: list[int], tokens: int, **more: Any) -> RequestOutcome:
         """One request, to its end."""
         body = {
             "model": self._model, "prompt": prompt, "max_tokens": tokens, "stream": True,
             "ignore_eos": True, "temperature": 1.0, **more,
         }  # fmt: skip
-        outcome = Outcome(time.monotonic())
+        outcome = RequestOutcome(time.monotonic())
         connection = self._connection()
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), self._headers)
@@ -109,7 +109,7 @@ def measure(target: Target, how: dict[str, Any]) -> dict[str, float]:
     timed = how["rate"] is not None or how["trace"] is not None
     begin = time.monotonic()
 
-    def one(plan: tuple[float, list[int], int]) -> Outcome:
+    def one(plan: tuple[float, list[int], int]) -> RequestOutcome:
         at, prompt, tokens = plan
         if timed:
             time.sleep(max(0.0, begin + at - time.monotonic()))
@@ -120,7 +120,7 @@ def measure(target: Target, how: dict[str, Any]) -> dict[str, float]:
     return figures(outcomes, time.monotonic() - begin, how.get("warm", 0))
 
 
-def figures(outcomes: list[Outcome], seconds: float, warm: int = 0) -> dict[str, float]:
+def figures(outcomes: list[RequestOutcome], seconds: float, warm: int = 0) -> dict[str, float]:
     """Tokens per second, and percentiles of times in milliseconds."""
     good = [o for o in outcomes if o.status == "200" and o.times]
     found = {"requests": len(outcomes), "answered": len(good), "seconds": seconds}
@@ -146,4 +146,4 @@ def load(url: str, model: str | None, key: str | None, **how: Any) -> int:
     return 0 if found["answered"] == found["requests"] else 1
 
 
-__all__ = ["Outcome", "Target", "figures", "load", "measure", "plans"]
+__all__ = ["RequestOutcome", "Target", "figures", "load", "measure", "plans"]

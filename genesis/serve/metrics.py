@@ -9,8 +9,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from genesis.llm.request import Step
-from genesis.llm.step_time import Size
+from genesis.llm.request import EngineStep
+from genesis.llm.step_time import StepSize
 
 _SOON = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 _TRACE_SECONDS = 60.0
@@ -54,17 +54,17 @@ class Metrics:
         self.generated.labels(model).inc(generated)
         self.cached.labels(model).inc(cached)
 
-    def watch(self, model: Any) -> Callable[[Step, Sequence[float]], None]:
+    def watch(self, model: Any) -> Callable[[EngineStep, Sequence[float]], None]:
         """What an engine is to tell its steps: they are timed, and learned from."""
         parts = [self.steps.labels(model.name, part) for part in ("plan", "compute", "choose")]
         preempted = self.preemptions.labels(model.name)
 
-        def note(step: Step, times: Sequence[float]) -> None:
+        def note(step: EngineStep, times: Sequence[float]) -> None:
             for part, begin, end in zip(parts, times, times[1:], strict=False):
                 part.observe(end - begin)
             preempted.inc(len(step.preempted))
             if step.work:
-                size = Size.of(step)
+                size = StepSize.of(step)
                 model.times.note(size, times[-1] - times[0])
                 args = {"prompt tokens": size.tokens, "rows": size.rows, "read": size.read}
                 self.event(f"{model.name}: step", times[0], times[-1], args)

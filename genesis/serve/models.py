@@ -23,7 +23,7 @@ from genesis.llm import LLM
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.step_time import StepTime
 from genesis.serve.errors import ApiError
-from genesis.serve.tool_calls import Format, format_of
+from genesis.serve.tool_calls import CallFormat, format_of
 
 _log = logging.getLogger("genesis.serve")
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.07, "int4": 0.57}
@@ -52,7 +52,7 @@ class Model:
         self.used = self.created = time.time()
         self.times = StepTime()
         self.written = 128.0  # tokens of an answer, as they were lately
-        self.format = Format("json")
+        self.format = CallFormat("json")
         self.restarts = 0
         self.rendering = ThreadPoolExecutor(1)  # one prompt at a time: a template may loop
         self.vectors: OrderedDict[bytes, Any] = OrderedDict()  # of texts, the latest last

@@ -18,7 +18,7 @@ from genesis.serve.errors import ApiError
 _HEADER_NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 
-def parse(data: bytes) -> Body:
+def parse(data: bytes) -> RequestBody:
     """The body of a request, which is a JSON object."""
     try:
         found = json.loads(data.decode(), parse_constant=_no_constant)
@@ -26,7 +26,7 @@ def parse(data: bytes) -> Body:
         raise ApiError(400, f"the body is no JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise ApiError(400, f"the body is a {type(found).__name__}, not an object")
-    return Body(found)
+    return RequestBody(found)
 
 
 def _no_constant(name: str) -> None:
@@ -46,7 +46,7 @@ def depth(value: Any) -> int:
     return deep
 
 
-class Body:
+class RequestBody:
     """Fields by name; `null` is as if there were none."""
 
     def __init__(self, table: Mapping[str, Any], path: str = "") -> None:
@@ -108,21 +108,21 @@ class Body:
             raise self.wrong(name, meaning)
         return value
 
-    def table(self, name: str) -> Body | None:
+    def table(self, name: str) -> RequestBody | None:
         """An object."""
         value = self._typed(name, dict, "an object", None)
-        return None if value is None else Body(value, f"{self._path}{name}.")
+        return None if value is None else RequestBody(value, f"{self._path}{name}.")
 
     def raw(self, name: str) -> Any:
         """A value that is looked at elsewhere."""
         return self._get(name)
 
-    def tables(self, name: str, most: int) -> list[Body]:
+    def tables(self, name: str, most: int) -> list[RequestBody]:
         """A list of objects."""
         values = self._typed(name, list, f"a list of at most {most} objects", [])
         if len(values) > most or not all(isinstance(v, dict) for v in values):
             raise self.wrong(name, f"a list of at most {most} objects")
-        return [Body(v, f"{self._path}{name}.{k}.") for k, v in enumerate(values)]
+        return [RequestBody(v, f"{self._path}{name}.{k}.") for k, v in enumerate(values)]
 
     def texts(self, name: str, most: int, longest: int) -> list[str]:
         """A text, or a list of some."""
@@ -147,7 +147,9 @@ class Body:
         return [name for name in names if _HEADER_NAME.fullmatch(name)][:20]
 
 
-def sampling(body: Body, defaults: Mapping[str, Any], room: int, most: int) -> dict[str, Any]:
+def sampling(
+    body: RequestBody, defaults: Mapping[str, Any], room: int, most: int
+) -> dict[str, Any]:
     """The fields of `SamplingParams` that chats and completions share.
 
     `room` is what the context leaves, `most` the most answers at once.
@@ -177,7 +179,7 @@ def sampling(body: Body, defaults: Mapping[str, Any], room: int, most: int) -> d
     return found
 
 
-def _bias(table: Body) -> dict[int, float]:
+def _bias(table: RequestBody) -> dict[int, float]:
     names = list(table._table)
     if len(names) > 1024 or not all(name.isdecimal() for name in names):
         raise ApiError(
@@ -195,4 +197,4 @@ def params_of(fields: Mapping[str, Any]) -> SamplingParams:
         raise ApiError(400, text, param=text.split()[0]) from None
 
 
-__all__ = ["Body", "depth", "params_of", "parse", "sampling"]
+__all__ = ["RequestBody", "depth", "params_of", "parse", "sampling"]

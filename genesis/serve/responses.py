@@ -10,10 +10,10 @@ from typing import Any
 from genesis.serve.answers import Answers, Asked, ask
 from genesis.serve.chat import Json, conversation, message_of, schema_of, tools_of
 from genesis.serve.models import Models
-from genesis.serve.request_body import Body
+from genesis.serve.request_body import RequestBody
 
 
-def _messages(body: Body, asked: Asked) -> list[Json]:
+def _messages(body: RequestBody, asked: Asked) -> list[Json]:
     """The conversation that an input is."""
     found: list[Json] = []
     if (instructions := body.text("instructions")) is not None:
@@ -29,7 +29,7 @@ def _messages(body: Body, asked: Asked) -> list[Json]:
             call = {"name": item.text("name", ""), "arguments": item.raw("arguments")}
             table = {"id": item.text("call_id", ""), "function": call}
             said = {"role": "assistant", "tool_calls": [table]}
-            found.append(message_of(Body(said, "input.")))
+            found.append(message_of(RequestBody(said, "input.")))
         elif kind == "function_call_output":
             id, output = item.text("call_id", ""), item.text("output", "")
             found.append({"role": "tool", "tool_call_id": id, "content": output})
@@ -40,7 +40,7 @@ def _messages(body: Body, asked: Asked) -> list[Json]:
     return found
 
 
-async def responses(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+async def responses(asked: Asked, body: RequestBody, models: Models) -> AsyncIterator[Json]:
     """`/v1/responses`."""
     body.refuse(previous_response_id=None, background=False)
     body.raw("store")  # whatever it says, nothing is kept

@@ -25,9 +25,9 @@ import numpy as np
 from genesis.llm.loading import POLICIES
 from genesis.llm.pages import PageGroup, PagePool
 from genesis.llm.prefix_cache import PrefixCache
-from genesis.llm.request import Continuation, Limits, Refused, Request, Step
+from genesis.llm.request import Continuation, EngineStep, Limits, Refused, Request
 from genesis.llm.scheduler import Scheduler
-from genesis.llm.step_time import Size, StepTime
+from genesis.llm.step_time import StepSize, StepTime
 from genesis.serve.limits import TIERS, Tier
 
 _AT_ONCE = 15  # steps of decoding that are taken together, at most
@@ -66,7 +66,7 @@ class System:
 
 
 @dataclass
-class Result:
+class SimulationResult:
     """What came of a simulation."""
 
     first: list[float] = field(default_factory=list)
@@ -112,9 +112,9 @@ class Result:
         }
 
 
-def recorded(arrivals: Sequence[Arrival]) -> Result:
+def recorded(arrivals: Sequence[Arrival]) -> SimulationResult:
     """What came of the requests of a trace when it was recorded."""
-    result = Result()
+    result = SimulationResult()
     for arrival in arrivals:
         request, times = arrival.request, arrival.times
         result.prompt += len(request.prompt)
@@ -132,7 +132,7 @@ def recorded(arrivals: Sequence[Arrival]) -> Result:
 class _Scheduler(Scheduler):
     """The engine's; steps of decoding are taken together where nothing else is computed."""
 
-    def _speculate(self, step: Step) -> None:
+    def _speculate(self, step: EngineStep) -> None:
         if not step.prefills:
             super()._speculate(step)
 
@@ -140,7 +140,7 @@ class _Scheduler(Scheduler):
 class Replica:
     """One server without a model."""
 
-    def __init__(self, system: System, result: Result, now: float) -> None:
+    def __init__(self, system: System, result: SimulationResult, now: float) -> None:
         self.now, self.load = now, 0.0
         self.up = now  # since when it answers
         self._result = result
@@ -189,9 +189,9 @@ class Replica:
             self.load -= len(arrival.request.prompt) + 8 * arrival.answer
             self._result.ends.append(self.now)
 
-    def _duration(self, step: Step, until: float) -> tuple[float, int]:
+    def _duration(self, step: EngineStep, until: float) -> tuple[float, int]:
         """The seconds of a step, and how many steps of decoding it stands for."""
-        size = Size.of(step)._replace(rows=len(step.decodes))
+        size = StepSize.of(step)._replace(rows=len(step.decodes))
         read = float(sum(work.start + 1 for work in step.decodes))
         one = self._times.seconds(size._replace(read=read))
         if step.prefills or not step.decodes:
@@ -267,10 +267,10 @@ class Autoscaler:
         return replicas - 1
 
 
-def run(arrivals: Iterable[Arrival], system: System) -> Result:
+def run(arrivals: Iterable[Arrival], system: System) -> SimulationResult:
     """All requests of a trace, from the first to the end of the last."""
     waiting = deque(sorted(arrivals, key=lambda a: a.at))
-    result = Result()
+    result = SimulationResult()
     if not waiting:
         return result
     begin = waiting[0].at
@@ -417,4 +417,13 @@ def _page(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-__all__ = ["Arrival", "Autoscaler", "Replica", "Result", "System", "read", "run", "simulate"]
+__all__ = [
+    "Arrival",
+    "Autoscaler",
+    "Replica",
+    "SimulationResult",
+    "System",
+    "read",
+    "run",
+    "simulate",
+]

@@ -29,7 +29,7 @@ class Delta(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Format:
+class CallFormat:
     """How calls are written: between `begin` and `end`, in a `style`."""
 
     style: str  # "json", "list", "xml" or "harmony"
@@ -47,7 +47,7 @@ HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"
            "<|return|>")  # fmt: skip
 
 
-def format_of(template: str) -> Format:
+def format_of(template: str) -> CallFormat:
     """The format that a chat template shows.
 
     >>> format_of("{{ '[TOOL_CALLS]' }}").style
@@ -55,15 +55,15 @@ def format_of(template: str) -> Format:
     """
     think = ("<think>", "</think>") if "think>" in template else None
     if "<|channel|>" in template:
-        return Format("harmony")
+        return CallFormat("harmony")
     if "[TOOL_CALLS]" in template:
         pair = ("[THINK]", "[/THINK]") if "[THINK]" in template else think
-        return Format("list", "[TOOL_CALLS]", think=pair)
+        return CallFormat("list", "[TOOL_CALLS]", think=pair)
     if "<function=" in template:
-        return Format("xml", "<tool_call>", "</tool_call>", think)
+        return CallFormat("xml", "<tool_call>", "</tool_call>", think)
     if "<|python_tag|>" in template or '"parameters":' in template.replace("'", '"'):
-        return Format("json", "<|python_tag|>", "", think)
-    return Format("json", "<tool_call>", "</tool_call>", think)
+        return CallFormat("json", "<|python_tag|>", "", think)
+    return CallFormat("json", "<tool_call>", "</tool_call>", think)
 
 
 _NAME = r'"((?:[^"\\]|\\.)*)"'
@@ -120,7 +120,7 @@ class _Value:
 class Parser:
     """The text of one answer, in pieces; `thinking` says that it begins with reasoning."""
 
-    def __init__(self, format: Format, schemas: Schemas | None, thinking: bool = False) -> None:
+    def __init__(self, format: CallFormat, schemas: Schemas | None, thinking: bool = False) -> None:
         self._format, self._schemas = format, schemas
         self.calls = 0
         self.thinking = thinking
@@ -324,7 +324,7 @@ class Parser:
 
 
 def grammar(
-    format: Format, schemas: Schemas, tokenizer: Tokenizer, many: bool, thinking: bool
+    format: CallFormat, schemas: Schemas, tokenizer: Tokenizer, many: bool, thinking: bool
 ) -> str:
     """A grammar in Lark's notation of at least one call."""
     rules = [f"call_{k}: {rule}" for k, rule in enumerate(_calls(format, schemas, tokenizer))]
@@ -336,7 +336,7 @@ def grammar(
     return "\n".join([f"start: {before}({one}){repeat}", *rules])
 
 
-def answer_grammar(schema: Any, format: Format, tokenizer: Tokenizer) -> str:
+def answer_grammar(schema: Any, format: CallFormat, tokenizer: Tokenizer) -> str:
     """A grammar of JSON by a schema, after reasoning."""
     assert format.think is not None
     close = _literal(format.think[1], tokenizer)
@@ -360,7 +360,7 @@ def _named(name: str, key: str, schema: Any) -> dict[str, Any]:
             "additionalProperties": False}  # fmt: skip
 
 
-def _calls(format: Format, schemas: Schemas, tokenizer: Tokenizer) -> list[str]:
+def _calls(format: CallFormat, schemas: Schemas, tokenizer: Tokenizer) -> list[str]:
     begin, end = (_literal(m, tokenizer) for m in (format.begin, format.end))
     if format.style == "harmony":
         channel, constrain, message = (_literal(HARMONY[k], tokenizer) for k in (1, 3, 2))
@@ -404,4 +404,4 @@ def _xml_value(kind: dict[str, Any]) -> str:
     return _json(kind)
 
 
-__all__ = ["Delta", "Format", "Parser", "answer_grammar", "cut", "format_of", "grammar"]
+__all__ = ["Delta", "CallFormat", "Parser", "answer_grammar", "cut", "format_of", "grammar"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
+class PrintOptions:
     """How tensors are written."""
 
     precision: int = 4  #: digits after the point
@@ -34,11 +34,11 @@ class Options:
 
 
 class _Current:
-    options = Options()
+    options = PrintOptions()
 
 
 def set_printoptions(**changes: Any) -> None:
-    """Change how tensors are written: see `Options`.
+    """Change how tensors are written: see `PrintOptions`.
 
     >>> import genesis
     >>> genesis.set_printoptions(precision=2)
@@ -46,7 +46,7 @@ def set_printoptions(**changes: Any) -> None:
     tensor([0.33])
     >>> genesis.set_printoptions(precision=4)
     """
-    known = {field.name for field in fields(Options)}
+    known = {field.name for field in fields(PrintOptions)}
     unknown = sorted(set(changes) - known)
     if unknown:
         raise TypeError(f"set_printoptions: {unknown} are none of {sorted(known)}")
@@ -99,7 +99,7 @@ def _with_notes(body: str, notes: list[str], indent: int, width: int) -> str:
     return body
 
 
-def _contents(array: NDArray, indent: int, options: Options) -> str:
+def _contents(array: NDArray, indent: int, options: PrintOptions) -> str:
     edge = options.edgeitems
     shortened = array.size > options.threshold
     cuts = tuple(shortened and extent > 2 * edge for extent in array.shape)
@@ -123,7 +123,7 @@ def _nested(
     write: Callable[[Any], str],
     width: int,
     indent: int,
-    options: Options,
+    options: PrintOptions,
 ) -> str:
     """Nested brackets, the innermost broken into lines."""
     if values.ndim == 1:
@@ -141,7 +141,7 @@ def _nested(
     return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
 
 
-def _form(values: Any, options: Options) -> tuple[Callable[[Any], str], int]:
+def _form(values: Any, options: PrintOptions) -> tuple[Callable[[Any], str], int]:
     """How to write every element, and how wide that is."""
     if values.dtype.kind == "c":
         real, left = _form(values.real, options)
@@ -162,7 +162,7 @@ def _form(values: Any, options: Options) -> tuple[Callable[[Any], str], int]:
     return lambda v: text(v).rjust(width), width
 
 
-def _decimal(sizes: Any, options: Options) -> Callable[[float], str]:
+def _decimal(sizes: Any, options: PrintOptions) -> Callable[[float], str]:
     """How to write floats of the given magnitudes."""
     digits = options.precision
     if sizes.size == 0:
@@ -179,4 +179,4 @@ def _decimal(sizes: Any, options: Options) -> Callable[[float], str]:
     return lambda v: f"{v:.{digits}f}" if math.isfinite(v) else str(v)
 
 
-__all__ = ["Options", "set_printoptions", "show"]
+__all__ = ["PrintOptions", "set_printoptions", "show"]

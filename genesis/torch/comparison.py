@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from genesis.torch.compile.backend import Kind, compile_fx, genesis
+from genesis.torch.compile.backend import GraphKind, compile_fx, genesis
 from genesis.torch.compile.executable import Executable
 from genesis.torch.compile.trace import device_of
 from genesis.torch.source_lines import module_of
@@ -86,7 +86,7 @@ def check(
     """
     found: list[Difference] = []
 
-    def compiler(module: GraphModule, kind: Kind) -> Callable[[list[Any]], list[Any]]:
+    def compiler(module: GraphModule, kind: GraphKind) -> Callable[[list[Any]], list[Any]]:
         return _Compared(module, kind, tolerance, found)
 
     torch._dynamo.reset()
@@ -105,7 +105,7 @@ class _Compared:
     """A graph that is run by PyTorch and, with every operator's result, by Genesis."""
 
     def __init__(
-        self, module: GraphModule, kind: Kind, tolerance: float, found: list[Difference]
+        self, module: GraphModule, kind: GraphKind, tolerance: float, found: list[Difference]
     ) -> None:
         self._boxed_call = True
         self._module, self._tolerance, self._found = module, tolerance, found

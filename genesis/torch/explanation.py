@@ -12,14 +12,14 @@ from torch.fx import GraphModule
 
 from genesis.compiler.report import KernelReport, Report, report
 from genesis.ir.node import Node as GraphNode
-from genesis.torch.compile.backend import Kind, compile_fx, genesis
+from genesis.torch.compile.backend import GraphKind, compile_fx, genesis
 from genesis.torch.compile.executable import Executable
 from genesis.torch.compile.plan_builder import Origins
 from genesis.torch.source_lines import MODEL, module_of
 
 
 @dataclass(frozen=True)
-class Graph:
+class ExplainedGraph:
     """One compiled graph: what it is for, its programs, and what PyTorch computes in it."""
 
     kind: str
@@ -36,7 +36,7 @@ class Graph:
 class Explanation:
     """The graphs of a model. Print it for a table of kernels per module."""
 
-    graphs: tuple[Graph, ...]
+    graphs: tuple[ExplainedGraph, ...]
 
     def __str__(self) -> str:
         lines: list[str] = []
@@ -67,9 +67,9 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation
     >>> [len(graph.kernels) for graph in found.graphs]
     [1]
     """
-    made: list[tuple[Kind, Executable]] = []
+    made: list[tuple[GraphKind, Executable]] = []
 
-    def collect(module: GraphModule, kind: Kind) -> Executable:
+    def collect(module: GraphModule, kind: GraphKind) -> Executable:
         made.append((kind, compile_fx(module, kind)))
         return made[-1][1]
 
@@ -79,7 +79,7 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation
     return Explanation(tuple(_graph(kind.value, executable) for kind, executable in made))
 
 
-def _graph(kind: str, executable: Executable) -> Graph:
+def _graph(kind: str, executable: Executable) -> ExplainedGraph:
     (running,) = executable.variants[-1:]
     assert running.builder is not None
     programs = []
@@ -87,7 +87,7 @@ def _graph(kind: str, executable: Executable) -> Graph:
         if part.named is not None:
             where = partial(_where, origins)
             programs.append(report(part.named.program, where, running.sizes))
-    return Graph(kind, tuple(programs), dict(running.plan.reasons))
+    return ExplainedGraph(kind, tuple(programs), dict(running.plan.reasons))
 
 
 def _where(origins: Origins, node: GraphNode) -> str | None:

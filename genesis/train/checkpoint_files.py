@@ -39,7 +39,7 @@ _SMALL = 1 << 16  # bytes that are not worth any thought
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor of a checkpoint: its file, kind and digest."""
 
     file: str
@@ -62,7 +62,7 @@ class Checkpoint:
     written: float
     metrics: dict[str, float]
     plain: Any
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
     tables: dict[str, str]  #: digests of the tables of the files, by name
 
     @property
@@ -160,11 +160,11 @@ def read(folder: str | os.PathLike[str], step: int) -> Checkpoint:
         raise BadFile(f"{path} is damaged") from None
 
 
-def _stored(entry: Any) -> Stored:
+def _stored(entry: Any) -> StoredTensor:
     file, dtype, shape, nbytes, expected = entry
     if not _DATA.fullmatch(file):  # no other files are read, whatever a text says
         raise ValueError
-    return Stored(file, dtype, tuple(shape), nbytes, expected)
+    return StoredTensor(file, dtype, tuple(shape), nbytes, expected)
 
 
 # ---- writing
@@ -194,9 +194,9 @@ def write(
         _sync(folder)
         tables[data] = _table_digest(folder / data)
 
-    def stored(name: str, x: Any) -> Stored:
+    def stored(name: str, x: Any) -> StoredTensor:
         home = homes.get(digests[name], data)
-        return Stored(home, x.dtype.name, x.shape, x.nbytes, digests[name])
+        return StoredTensor(home, x.dtype.name, x.shape, x.nbytes, digests[name])
 
     tensors = {name: stored(name, x) for name, x in contents.items()}
     number = 1 + max((c.number for c in readable(folder)), default=0)

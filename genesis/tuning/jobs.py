@@ -18,7 +18,7 @@ import numpy.typing as npt
 from genesis import events
 from genesis.backends.base import Backend
 from genesis.compiler.build import Pairs
-from genesis.compiler.program.program import Program, Step, as_size
+from genesis.compiler.program.program import Program, ProgramStep, as_size
 from genesis.compiler.tuning_records import kernel_key
 from genesis.ir import ops
 from genesis.ir.dtype import uint8
@@ -33,7 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(eq=False)
-class Job:
+class TuningJob:
     """A plain kernel as somebody runs it, `runs` times in all.
 
     `shared` are (input, output) pairs that share memory there, `scalars` its parameters as words,
@@ -60,7 +60,7 @@ class Job:
         return evaluate(as_size(as_index(extent)), self.sizes)
 
 
-def jobs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Job]:
+def jobs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[TuningJob]:
     """Call a function once; the kernels that it ran."""
     if events.watcher is not None:
         raise RuntimeError("genesis.tune: a profile is being taken; end it first")
@@ -73,7 +73,7 @@ def jobs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Job]:
 
 class _Watcher:
     def __init__(self) -> None:
-        self.found: dict[object, Job] = {}
+        self.found: dict[object, TuningJob] = {}
 
     def saw(self, span: events.Span) -> None:
         """Spans do not matter."""
@@ -89,7 +89,7 @@ class _Watcher:
         program.executable.run(frame)
 
     def _note(
-        self, program: Program, step: Step, frame: array[int], sizes: Mapping[str, int]
+        self, program: Program, step: ProgramStep, frame: array[int], sizes: Mapping[str, int]
     ) -> None:
         low, backend = step.lowered, program.backend
         key = kernel_key(low.kernel)
@@ -99,7 +99,7 @@ class _Watcher:
         if job is None:
             words = {slot: k for k, (slot, _) in enumerate(program.scalars, program.buffers)}
             scalars = [frame[words[slot]] for slot in low.scalars]
-            job = Job(key, low.kernel, step.built.shared, sizes, scalars, {}, backend)
+            job = TuningJob(key, low.kernel, step.built.shared, sizes, scalars, {}, backend)
             for buffer, n in zip(low.kernel.buffers, low.arguments, strict=True):
                 given = n.op is ops.BUFFER and n.attr.slot < program.buffers
                 if given and buffer.role is not Role.OUTPUT and not buffer.dtype.is_float:

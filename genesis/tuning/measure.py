@@ -21,7 +21,7 @@ from genesis.backends.base import Binary, Executable, Launch, Memory
 from genesis.compiler.schedule.decisions import Decisions
 from genesis.ir.dtype import DType
 from genesis.ir.kernel import Buffer, Kernel, Role
-from genesis.tuning.jobs import Job
+from genesis.tuning.jobs import TuningJob
 
 #: Seconds that one timing should take: much longer than a look at the clock.
 TIMING = 5e-4
@@ -44,10 +44,10 @@ class Candidate:
     best: float = float("inf")
 
 
-class Bench:
+class KernelBench:
     """Memory for the arguments of one kernel, and what times schedules of it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TuningJob) -> None:
         self.job, self.backend = job, job.backend
         self._rng = np.random.default_rng(0)
         self._memory = [self._argument(b) for b in job.kernel.buffers]

@@ -24,8 +24,8 @@ from genesis.compiler.verify.kernel import UnprovenKernel
 from genesis.content_store import digest
 from genesis.ir.kernel import Kernel
 from genesis.tuning.cost_model import CostModel, Features, features
-from genesis.tuning.jobs import Job
-from genesis.tuning.measure import Bench, Candidate, wins
+from genesis.tuning.jobs import TuningJob
+from genesis.tuning.measure import Candidate, KernelBench, wins
 
 #: Schedules that are thought of, and of those the ones compiled and timed together.
 THOUGHT_OF = 16
@@ -41,7 +41,7 @@ ROUNDS = 15
 MARGIN = 0.97
 
 Samples = list[tuple[Features, float]]
-Tick = Callable[["Search"], None]
+Tick = Callable[["ScheduleSearch"], None]
 
 
 @dataclass(eq=False)
@@ -54,7 +54,7 @@ class Thought:
 
 
 @dataclass
-class Outcome:
+class SearchOutcome:
     """What a search found: the best decisions, times before and after, schedules it tried."""
 
     decisions: Decisions
@@ -64,10 +64,10 @@ class Outcome:
     samples: Samples = field(default_factory=list)
 
 
-class Search:
+class ScheduleSearch:
     """The search for the best schedule of a job, which starts from `known` decisions."""
 
-    def __init__(self, job: Job, bench: Bench, known: Decisions) -> None:
+    def __init__(self, job: TuningJob, bench: KernelBench, known: Decisions) -> None:
         self.job, self.bench = job, bench
         self._random = Random(job.key)
         self._past, self._samples = Samples(), Samples()
@@ -83,7 +83,7 @@ class Search:
         self.tried = 1  #: schedules that were timed
         bench.calibrate(self.default)
 
-    def run(self, past: Samples, seconds: float, tick: Tick = lambda search: None) -> Outcome:
+    def run(self, past: Samples, seconds: float, tick: Tick = lambda search: None) -> SearchOutcome:
         """Search for so long; `past` is what was measured before, `tick` called now and then."""
         start, self._past = monotonic(), past
         patience = PATIENCE
@@ -195,7 +195,7 @@ class Search:
             if not candidates:
                 return
 
-    def _final(self, deadline: float, tick: Tick) -> Outcome:
+    def _final(self, deadline: float, tick: Tick) -> SearchOutcome:
         """The best candidates against the schedule in use: who wins clearly takes its place."""
         finalists = [c for c in self._elite if self._ratio(c) < 1]
         pairs: dict[Candidate, list[tuple[float, float]]] = {c: [] for c in finalists}
@@ -209,4 +209,4 @@ class Search:
         before = self.default.best
         winners = [c for c in finalists if wins(pairs[c], MARGIN) and c.best <= MARGIN * before]
         best = min(winners, key=lambda c: c.best, default=self.default)
-        return Outcome(best.decisions, before, best.best, self.tried, self._samples)
+        return SearchOutcome(best.decisions, before, best.best, self.tried, self._samples)

@@ -15,9 +15,9 @@ from genesis.content_store import generation
 from genesis.ndarray.core.realisation import forget_programs
 from genesis.profiling.machine import Machine, this_machine
 from genesis.tuning.history import add_samples, load_samples
-from genesis.tuning.jobs import Job, jobs
-from genesis.tuning.measure import Bench
-from genesis.tuning.search import Search
+from genesis.tuning.jobs import TuningJob, jobs
+from genesis.tuning.measure import KernelBench
+from genesis.tuning.search import ScheduleSearch
 
 #: Parts of the time too small to be worth anything.
 LEAST_SHARE = 0.005
@@ -72,7 +72,7 @@ def tune(
     return tune_jobs(jobs(function, *args, **kwargs), seconds, progress)
 
 
-def tune_jobs(found: Iterable[Job], seconds: float, progress: bool = True) -> Tuning:
+def tune_jobs(found: Iterable[TuningJob], seconds: float, progress: bool = True) -> Tuning:
     """Look for better schedules of kernels for so many seconds."""
     machine = this_machine()  # which is measured once, and takes its own time
     start = monotonic()
@@ -82,7 +82,7 @@ def tune_jobs(found: Iterable[Job], seconds: float, progress: bool = True) -> Tu
         total=seconds, desc="tuning", disable=None if progress else True, bar_format=_BAR
     ) as bar:
 
-        def tick(running: Search) -> None:
+        def tick(running: ScheduleSearch) -> None:
             bar.set_description_str(f"{running.job.kernel.name[:24]} {running.gain:.2f}x", False)
             bar.update(min(monotonic() - start, seconds) - bar.n)
 
@@ -121,11 +121,11 @@ def tune_jobs(found: Iterable[Job], seconds: float, progress: bool = True) -> Tu
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s"
 
 
-def _search(job: Job) -> Search:
-    return Search(job, Bench(job), decisions_for(job.kernel, job.backend))
+def _search(job: TuningJob) -> ScheduleSearch:
+    return ScheduleSearch(job, KernelBench(job), decisions_for(job.kernel, job.backend))
 
 
-def _at_roofline(job: Job, took: float, machine: Machine) -> bool:
+def _at_roofline(job: TuningJob, took: float, machine: Machine) -> bool:
     work = flops(job.kernel, job.sizes), traffic(job.kernel, job.sizes)
     return machine.seconds(*work) >= ROOFLINE * took
 

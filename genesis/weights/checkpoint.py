@@ -45,7 +45,7 @@ _ARRAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredParameter:
     """A parameter: what is known before it is read, and how it is read."""
 
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class Weights:
 
     def __init__(
         self,
-        stored: Mapping[str, Stored],
+        stored: Mapping[str, StoredParameter],
         config: Mapping[str, Any],
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
@@ -139,10 +139,10 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
     return Weights(_quantised(place, _tensors(place), {}), {})
 
 
-def _in_memory(arrays: Mapping[str, Any]) -> dict[str, Stored]:
+def _in_memory(arrays: Mapping[str, Any]) -> dict[str, StoredParameter]:
     """Arrays that were read already."""
     return {
-        name: Stored(x.shape, as_dtype(x.dtype).name, partial(np.asarray, x))
+        name: StoredParameter(x.shape, as_dtype(x.dtype).name, partial(np.asarray, x))
         for name, x in arrays.items()
     }
 
@@ -202,13 +202,13 @@ def _joined(files: Sequence[Path]) -> dict[str, Any]:
     return found
 
 
-def _indexed(folder: Path) -> dict[str, Stored]:
+def _indexed(folder: Path) -> dict[str, StoredParameter]:
     """The tensors of several files, each in the one that the index names."""
     index = folder / _INDEX
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
         raise BadFile(f"open_weights: {index} does not say which tensor is in which file")
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredParameter] = {}
     for shard in sorted(set(places.values())):
         if not re.fullmatch(r"[\w][\w.-]*\.safetensors", shard) or not (folder / shard).is_file():
             raise BadFile(f"open_weights: {index} names {shard!r}, which is no file of the folder")
@@ -224,11 +224,11 @@ def _indexed(folder: Path) -> dict[str, Stored]:
     return {name: stored[name] for name in places}
 
 
-def _tensors(path: Path) -> dict[str, Stored]:
+def _tensors(path: Path) -> dict[str, StoredParameter]:
     """The tensors of a safetensors file."""
     _, table, mapped = open_table(os.fspath(path))
     return {
-        name: Stored(tuple(entry.shape), entry.dtype.name, partial(entry.contents, mapped))
+        name: StoredParameter(tuple(entry.shape), entry.dtype.name, partial(entry.contents, mapped))
         for name, entry in table.items()
     }
 
@@ -244,7 +244,7 @@ def _open_gguf(path: Path) -> Weights:
             raise BadFile(f"open_weights: {path} is one of {count!r} files, and not called so")
         others = (f"{found[1]}-{k:05}-of-{found[2]}.gguf" for k in range(2, count + 1))
         files += [GGUFFile(path.with_name(name)) for name in others]
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredParameter] = {}
     for file in files:
         for name, info in file.tensors.items():
             if name in stored:
@@ -252,7 +252,7 @@ def _open_gguf(path: Path) -> Weights:
             dtype = info.format.name if info.format.dtype is None else info.format.dtype.name
             quantised = info.format.unpack is not None
             more = (info.format.numbers, partial(file.codes, name)) if quantised else ()
-            stored[name] = Stored(info.shape, dtype, partial(file.read, name), *more)
+            stored[name] = StoredParameter(info.shape, dtype, partial(file.read, name), *more)
     return Weights(stored, {}, first.metadata)
 
 
@@ -270,12 +270,12 @@ class _Matrix(NamedTuple):
     order: Callable[[], Any] | None = None
 
 
-_Reader = Callable[[dict[str, Stored], str, Mapping[str, Any]], _Matrix]
+_Reader = Callable[[dict[str, StoredParameter], str, Mapping[str, Any]], _Matrix]
 
 
 def _quantised(
-    place: Path, stored: dict[str, Stored], config: Mapping[str, Any]
-) -> dict[str, Stored]:
+    place: Path, stored: dict[str, StoredParameter], config: Mapping[str, Any]
+) -> dict[str, StoredParameter]:
     """The parameters that tensors stand for."""
     said = config.get("quantization_config") or read_json(place / "quantize_config.json")
     if not said:
@@ -303,7 +303,7 @@ def _checked(where: str, step: Callable[[], T]) -> T:
         raise BadFile(f"open_weights: {where}: {error}") from None
 
 
-def _stored(matrix: _Matrix, where: str) -> Stored:
+def _stored(matrix: _Matrix, where: str) -> StoredParameter:
     def codes(rows: slice) -> Codes:
         return _checked(where, partial(matrix.codes, rows))
 
@@ -311,7 +311,7 @@ def _stored(matrix: _Matrix, where: str) -> Stored:
         return codes(slice(None)).decode().reshape(matrix.shape)
 
     order = None if matrix.order is None else partial(_checked, where, matrix.order)
-    return Stored(matrix.shape, matrix.dtype, read, matrix.format, codes, order)
+    return StoredParameter(matrix.shape, matrix.dtype, read, matrix.format, codes, order)
 
 
 def _require(*facts: bool) -> None:
@@ -320,8 +320,8 @@ def _require(*facts: bool) -> None:
 
 
 def _take(
-    tensors: dict[str, Stored], base: str, names: str, optional: str = ""
-) -> dict[str, Stored]:
+    tensors: dict[str, StoredParameter], base: str, names: str, optional: str = ""
+) -> dict[str, StoredParameter]:
     """The tensors that are a matrix, which are no parameters themselves."""
     taken = {name: tensors.pop(f"{base}.{name}") for name in names.split()}
     for name in optional.split():
@@ -336,7 +336,7 @@ def _group(said: Mapping[str, Any], k: int) -> int:
     return max(1, k if group == -1 else min(group, k))
 
 
-def _gptq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+def _gptq(tensors: dict[str, StoredParameter], base: str, said: Mapping[str, Any]) -> _Matrix:
     bits, own = said.get("bits", 4), _take(tensors, base, "qweight qzeros scales", "g_idx")
     _require(bits in (2, 3, 4, 8), own["qweight"].dtype == own["qzeros"].dtype == "int32")
     words, n = own["qweight"].shape
@@ -362,7 +362,7 @@ def _gptq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Ma
     return _Matrix(f"{base}.weight", (n, k), "gptq", format, codes, order)
 
 
-def _integers(name: str, bits: int, group: int, scales: Stored) -> Format:
+def _integers(name: str, bits: int, group: int, scales: StoredParameter) -> Format:
     """Integers with a zero in every group."""
     _require(scales.dtype in _SCALES)
     return Format(name, Integer(bits), group, scales.dtype, zero=bits)
@@ -379,7 +379,7 @@ def _order(groups: Any, group: int) -> Any:
     return order
 
 
-def _awq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+def _awq(tensors: dict[str, StoredParameter], base: str, said: Mapping[str, Any]) -> _Matrix:
     own = _take(tensors, base, "qweight qzeros scales")
     _require(said.get("bits", said.get("w_bit", 4)) == 4, own["qweight"].dtype == "int32")
     _require(str(said.get("version", "gemm")).lower() == "gemm", own["qzeros"].dtype == "int32")
@@ -420,7 +420,7 @@ def _unpacked(words: Any, bits: int) -> Any:
 def _scaled(scale_name: str) -> _Reader:
     """Matrices of bytes with a scale for all, for a row, or for a block of rows and columns."""
 
-    def reader(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+    def reader(tensors: dict[str, StoredParameter], base: str, said: Mapping[str, Any]) -> _Matrix:
         own = _take(tensors, base, f"weight {scale_name}")
         weight, scale = own["weight"], own[scale_name]
         n, k = weight.shape
@@ -453,7 +453,7 @@ def _block(shape: tuple[int, ...], n: int, k: int, said: Mapping[str, Any]) -> t
     return min(rows, n), min(columns, k)
 
 
-def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+def _mxfp4(tensors: dict[str, StoredParameter], base: str, said: Mapping[str, Any]) -> _Matrix:
     blocks, scales = tensors.pop(f"{base}_blocks"), tensors.pop(f"{base}_scales")
     _require(blocks.dtype == scales.dtype == "uint8", len(blocks.shape) >= 2)
     _require(blocks.shape[:-1] == scales.shape, blocks.shape[-1] == 16)
@@ -467,7 +467,9 @@ def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _M
     return _Matrix(base, shape, "mxfp4", format, codes)
 
 
-def _packed_tensors(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+def _packed_tensors(
+    tensors: dict[str, StoredParameter], base: str, said: Mapping[str, Any]
+) -> _Matrix:
     """Matrices of compressed-tensors: integers in words, or floats of 4 bits in bytes."""
     more = "weight_zero_point weight_global_scale weight_shape weight_g_idx input_global_scale"
     own = _take(tensors, base, "weight_packed weight_scale", more)
@@ -509,7 +511,7 @@ def _said_bits(said: Mapping[str, Any]) -> set[int]:
     return found
 
 
-def _packed_floats(base: str, own: dict[str, Stored]) -> _Matrix:
+def _packed_floats(base: str, own: dict[str, StoredParameter]) -> _Matrix:
     """Floats of 4 bits with scales of 8 bits and one for all (NVFP4), or powers of two (MXFP4)."""
     packed, scale = own["weight_packed"], own["weight_scale"]
     (n, half), groups = packed.shape, scale.shape[1]
@@ -536,7 +538,7 @@ def _packed_floats(base: str, own: dict[str, Stored]) -> _Matrix:
 def _bitsandbytes(kind: str) -> _Reader:
     """Matrices of bitsandbytes in 4 bits: a table, blocks that run on from row to row."""
 
-    def reader(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+    def reader(tensors: dict[str, StoredParameter], base: str, said: Mapping[str, Any]) -> _Matrix:
         state = f"quant_state.bitsandbytes__{kind}"
         own = _take(tensors, base, f"absmax quant_map {state}", "nested_absmax nested_quant_map")
         packed, absmax = tensors.pop(base), own["absmax"]
@@ -578,7 +580,9 @@ def _bitsandbytes(kind: str) -> _Reader:
     return reader
 
 
-def _bytes_by_rows(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+def _bytes_by_rows(
+    tensors: dict[str, StoredParameter], base: str, said: Mapping[str, Any]
+) -> _Matrix:
     """Matrices of bitsandbytes in 8 bits: 127 stands for the greatest of a row."""
     own = _take(tensors, base, "weight SCB", "weight_format")
     weight, peaks = own["weight"], own["SCB"]
@@ -609,4 +613,4 @@ _METHODS: dict[str, dict[str, _Reader]] = {
     "modelopt": _FLOATS,
 }
 
-__all__ = ["Stored", "Weights", "open_weights", "read_json"]
+__all__ = ["StoredParameter", "Weights", "open_weights", "read_json"]

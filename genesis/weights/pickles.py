@@ -46,7 +46,7 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-class Storage(NamedTuple):
+class PickledStorage(NamedTuple):
     """The bytes that tensors lie in."""
 
     dtype: dtypes.DType
@@ -86,7 +86,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Any:
     folder = entries[0].filename.removesuffix("data.pkl")
     mapped = _mapped(path)
 
-    def storage(key: str, dtype: dtypes.DType, count: int) -> Storage:
+    def storage(key: str, dtype: dtypes.DType, count: int) -> PickledStorage:
         found = archive.getinfo(f"{folder}data/{key}")
         if found.compress_type != zipfile.ZIP_STORED:
             raise BadFile(
@@ -100,7 +100,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Any:
             raise BadFile(f"{path}: the storage {key!r} has {len(contents)} bytes, too few")
         if zlib.crc32(contents) != found.CRC:
             raise BadFile(f"{path}: the storage {key!r} is damaged")
-        return Storage(dtype, contents)
+        return PickledStorage(dtype, contents)
 
     return _Machine(archive.read(entries[0]), path, storage).run()
 
@@ -112,15 +112,15 @@ def _read_old(path: Path) -> Any:
     and the keys of the storages; each storage says how many elements it has.
     """
     mapped = _mapped(path)
-    wanted: dict[str, tuple[dtypes.DType, Storage]] = {}
+    wanted: dict[str, tuple[dtypes.DType, PickledStorage]] = {}
     at, parts = 0, []
 
-    def storage(key: str, dtype: dtypes.DType, count: int) -> Storage:
+    def storage(key: str, dtype: dtypes.DType, count: int) -> PickledStorage:
         # Tensors are made before the bytes are found: they are given a place to be filled.
         known = sum(len(found.contents) for _, found in wanted.values())
         if not 0 <= count * dtype.itemsize <= len(mapped) - known:
             raise BadFile(f"{path}: the storage {key!r} of {count} elements does not fit into it")
-        wanted[key] = dtype, Storage(dtype, np.zeros(count * dtype.itemsize, np.uint8))
+        wanted[key] = dtype, PickledStorage(dtype, np.zeros(count * dtype.itemsize, np.uint8))
         return wanted[key][1]
 
     for _ in range(5):
@@ -144,13 +144,16 @@ class _Machine:
     """Executes the instructions of a pickle that data is made of."""
 
     def __init__(
-        self, program: bytes, path: Path, storage: Callable[[str, dtypes.DType, int], Storage]
+        self,
+        program: bytes,
+        path: Path,
+        storage: Callable[[str, dtypes.DType, int], PickledStorage],
     ) -> None:
         self.program, self.path, self._open = program, path, storage
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
-        self._storages: dict[str, Storage] = {}
+        self._storages: dict[str, PickledStorage] = {}
         self.length = 0  #: how many bytes the pickle has, when it has run
 
     def fail(self, text: str) -> BadFile:
@@ -326,7 +329,7 @@ _IGNORED = frozenset(("PROTO", "FRAME"))
 
 def _tensor(storage: Any, offset: int, shape: Any, strides: Any, *_: Any) -> Any:
     """A tensor on its storage, as PyTorch describes it."""
-    if not isinstance(storage, Storage):
+    if not isinstance(storage, PickledStorage):
         raise ValueError("a tensor without storage")
     sizes, steps = [int(n) for n in shape], [int(n) for n in strides]
     if len(sizes) != len(steps) or min((*sizes, *steps, offset), default=0) < 0 or len(sizes) > 64:
@@ -350,9 +353,11 @@ def _typed(
     storage: Any, offset: int, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, *_: Any
 ) -> Any:
     """A tensor of a type that has no storage of its own: 8-bit floats, and unsigned integers."""
-    if not isinstance(storage, Storage) or not isinstance(dtype, _Named):
+    if not isinstance(storage, PickledStorage) or not isinstance(dtype, _Named):
         raise ValueError("a tensor without storage, or without a type")
-    return _tensor(Storage(dtypes.as_dtype(dtype.name), storage.contents), offset, shape, strides)
+    return _tensor(
+        PickledStorage(dtypes.as_dtype(dtype.name), storage.contents), offset, shape, strides
+    )
 
 
 _CALLS: dict[_Named, Callable[..., Any]] = {

@@ -17,7 +17,7 @@ import numpy as np
 
 import genesis
 from genesis.compress import Codes, Format, QuantizedTensor
-from genesis.compress.bit_packing import BLOCK, Layout, packed
+from genesis.compress.bit_packing import BLOCK, PackedLayout, packed
 from genesis.compress.codes import chunks, joined
 from genesis.content_store import digest
 from genesis.weights.array_cache import ArrayCache
@@ -112,7 +112,7 @@ def repack(parts: Sequence[Quantised], array_cache: ArrayCache) -> tuple[Quantiz
     format, k = parts[0].format, parts[0].shape[-1]
     rows = sum(len(p.rows) for p in parts)
     name = digest(*(f"{p.name}[{p.rows.start}:{p.rows.stop}]" for p in parts))
-    values = array_cache.find(name, shape := Layout(format).shape(rows, k))
+    values = array_cache.find(name, shape := PackedLayout(format).shape(rows, k))
     order = array_cache.find(f"{name} order", (k,), np.int64)
     if values is None:
         values = array_cache.make(name, shape)

@@ -33,8 +33,8 @@ from genesis.backends.gpu.launch_metadata import evaluated, parsed
 from genesis.backends.gpu.runtime import arena as arena_module
 from genesis.backends.gpu.runtime import nvidia, program
 from genesis.backends.gpu.runtime.arena import Arena
-from genesis.backends.gpu.runtime.driver import Device, DriverError, uninterrupted
-from genesis.backends.gpu.runtime.memory import OutOfMemory, Pool, rounded
+from genesis.backends.gpu.runtime.driver import DriverError, GPUDevice, uninterrupted
+from genesis.backends.gpu.runtime.memory import MemoryPool, OutOfMemory, rounded
 from genesis.backends.gpu.runtime.transfer import CHUNK, CHUNKS, WORDS
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32, int64, uint8
@@ -159,7 +159,7 @@ def test_little_memory_is_lost_between_blocks(
     attribute = "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"
     monkeypatch.setitem(ATTRIBUTES, attribute, int(maps))
     fake = FakeDriver(memory=1 << 50, hollow=True).install(monkeypatch)
-    pool = Pool(Device(nvidia.driver(), 0))
+    pool = MemoryPool(GPUDevice(nvidia.driver(), 0))
     live: dict[int, Any] = {}
     ends: defaultdict[int, list[int]] = defaultdict(list)
     in_use = most = 0

@@ -15,7 +15,7 @@ from genesis.backends.gpu.library import NATIVE_CALLS
 from genesis.backends.gpu.library.segment_sums import Sums
 from genesis.backends.gpu.library.sort import LONG, RUN, SHORT, WAYS, Sort, sort_of
 from genesis.ir.dtype import as_dtype
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 from genesis.ir.numpy_library import reference
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.ops.library_calls import call
@@ -171,7 +171,7 @@ def test_rows_have_no_length_that_is_left_out() -> None:
         for n, count in zip(lengths, merges, strict=True):
             form = as_dtype(dtype), (n,)
             sort = sort_of(
-                Call("sorting.sort", (False,), (form,), (form, (as_dtype("int64"), (n,))))
+                LibraryCall("sorting.sort", (False,), (form,), (form, (as_dtype("int64"), (n,))))
             )
             assert sort.merges == count and (1 << (sort.run + WAYS * count)) >= n
             text = sort.request("sm_90").source.text

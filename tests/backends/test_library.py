@@ -27,7 +27,7 @@ from genesis.content_store import default
 from genesis.ir import ops
 from genesis.ir.dtype import DType, as_dtype, float32, float64, int64
 from genesis.ir.evaluate import evaluate
-from genesis.ir.node import Call, Leaf, node
+from genesis.ir.node import Leaf, LibraryCall, node
 from genesis.ir.numpy_library import MODULES, reference
 from genesis.ir.size import evaluate as known
 from genesis.ndarray.core.ndarray import NDArray, wrap
@@ -79,7 +79,7 @@ def checked(name: str, options: tuple[Any, ...], *given: np.ndarray, results: li
     """Run native code on 1, 2 and 4 threads; compare bits, and watch what is around the arrays."""
     dtypes = [as_dtype(x.dtype.name) for x in given]
     operands = tuple((d, x.shape) for d, x in zip(dtypes, given, strict=True))
-    what = Call(name, options, operands, tuple(results))
+    what = LibraryCall(name, options, operands, tuple(results))
     backend = backends.get("cpu")
     claim = backend.native_call(what)
     assert claim is not None
@@ -192,7 +192,10 @@ def test_every_claim_has_a_definition() -> None:
 
 def test_complex_numbers_are_not_claimed() -> None:
     form = (as_dtype("complex64"), (4,))
-    assert backends.get("cpu").native_call(Call("sorting.sort", (False,), (form,), (form,))) is None
+    assert (
+        backends.get("cpu").native_call(LibraryCall("sorting.sort", (False,), (form,), (form,)))
+        is None
+    )
 
 
 # ---- programs with calls
@@ -280,7 +283,9 @@ def test_the_oracle_evaluates_calls(rng: np.random.Generator) -> None:
     x = rng.standard_normal((2, 6)).astype(np.float32)
     shape = x.shape
     leaf = node(ops.BUFFER, (), Leaf(0, (6, 1)), float32, shape)
-    what = Call("sorting.sort", (True,), ((float32, shape),), ((float32, shape), (int64, shape)))
+    what = LibraryCall(
+        "sorting.sort", (True,), ((float32, shape),), ((float32, shape), (int64, shape))
+    )
     whole = node(ops.CALL, (leaf,), what, float32, ())
     roots = [node(ops.ITEM, (whole,), k, *what.results[k]) for k in range(2)]
     values, order = evaluate(roots, [x.reshape(-1)], [])
@@ -338,7 +343,9 @@ def test_a_damaged_program_is_built_anew(
     monkeypatch.setenv("GENESIS_CACHE", str(tmp_path / "cache"))
     leaf = node(ops.BUFFER, (), Leaf(0, (3, 1)), float64, (3, 3))
     form = (float64, (3, 3))
-    whole = node(ops.CALL, (leaf,), Call("linalg.inverse", (), (form,), (form,)), float64, ())
+    whole = node(
+        ops.CALL, (leaf,), LibraryCall("linalg.inverse", (), (form,), (form,)), float64, ()
+    )
     roots = [node(ops.ITEM, (whole,), 0, *form)]
     compile_graph(roots)
     store = default()

@@ -18,7 +18,7 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.gpu.library import nvidia_math, shared_objects
 from genesis.backends.gpu.runtime import nvidia
-from genesis.backends.gpu.runtime.program import Array
+from genesis.backends.gpu.runtime.program import DeviceArray
 from genesis.ir.dtype import as_dtype
 from genesis.ir.numpy_library import reference
 from genesis.ndarray.core.realisation import backend_of
@@ -138,7 +138,7 @@ def test_another_queue(libraries: Any, rng: np.random.Generator) -> None:
     close(half, np.fft.rfft(x))
     given, made = half.realize(), on_device(x).realize()
     operands = [
-        Array(v.storage.actual.memory.pointer, v.dtype, v.shape)  # type: ignore[union-attr]
+        DeviceArray(v.storage.actual.memory.pointer, v.dtype, v.shape)  # type: ignore[union-attr]
         for v in (given, made)
     ]
     stream = backend.device.call("StreamCreate", 1)

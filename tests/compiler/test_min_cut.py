@@ -13,7 +13,7 @@ from jit_gradients import MODELS
 import genesis
 from genesis.autograd import jit_gradients
 from genesis.autograd import min_cut as cuts
-from genesis.autograd.min_cut import NEVER, Network, priced
+from genesis.autograd.min_cut import NEVER, FlowNetwork, priced
 from genesis.ir.node import topological
 from genesis.ndarray.core.value import Value
 
@@ -43,7 +43,7 @@ def test_cuts_of_networks(rng: np.random.Generator) -> None:
         vertices = int(rng.integers(2, 8))
         pairs = rng.integers(0, vertices, (int(rng.integers(1, 20)), 2)).tolist()
         edges = [(a, b, int(rng.integers(0, 9))) for a, b in pairs]
-        network = Network(vertices)
+        network = FlowNetwork(vertices)
         for edge in edges:
             network.add(*edge)
 

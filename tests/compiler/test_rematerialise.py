@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import genesis
 from genesis import ndarray as nd
 from genesis.compiler.program import rematerialise
-from genesis.compiler.program.kernel_order import Task, Work, ordered
+from genesis.compiler.program.kernel_order import Task, TaskList, ordered
 from genesis.compiler.program.memory_plan import ALIGNMENT, Room, Temporary, place
 from genesis.ir.size import Size
 
@@ -60,7 +60,7 @@ def test_places_depend_on_sizes() -> None:
 # ---- what is alive
 
 
-def slow_live(work: Work, sequence: Sequence[int]) -> list[int]:
+def slow_live(work: TaskList, sequence: Sequence[int]) -> list[int]:
     """Bytes in use, step by step: whatever was computed and is read before it is computed anew."""
     found = []
     for now in range(len(sequence)):
@@ -80,7 +80,7 @@ def slow_live(work: Work, sequence: Sequence[int]) -> list[int]:
     return found
 
 
-def runs(work: Work, sequence: Sequence[int]) -> bool:
+def runs(work: TaskList, sequence: Sequence[int]) -> bool:
     """Whether every task finds what it reads, as it was in the given order."""
     version: dict[Any, int] = {}
     wanted: list[dict[Any, int]] = []
@@ -97,7 +97,7 @@ def runs(work: Work, sequence: Sequence[int]) -> bool:
 
 
 @st.composite
-def works(draw: st.DrawFn) -> Work:
+def works(draw: st.DrawFn) -> TaskList:
     """Tasks that read what others wrote, and two inputs that are overwritten here or there."""
     tasks: list[Task] = []
     values: list[Any] = []
@@ -111,11 +111,11 @@ def works(draw: st.DrawFn) -> Work:
         tasks.append(Task(tuple(reads), (*writes, *overwrites), scratch, cost, once))
     nbytes = {v: draw(st.integers(0, 6)) for v in values}
     results = draw(st.lists(st.sampled_from(values), max_size=2))
-    return Work(tuple(tasks), nbytes, frozenset(results))
+    return TaskList(tuple(tasks), nbytes, frozenset(results))
 
 
 @given(works())
-def test_an_order_computes_the_same_in_less(work: Work) -> None:
+def test_an_order_computes_the_same_in_less(work: TaskList) -> None:
     found = ordered(work)
     assert sorted(found) == list(range(len(work.tasks))) and runs(work, found)
     assert work.peak(found) <= work.peak(range(len(found)))
@@ -123,7 +123,7 @@ def test_an_order_computes_the_same_in_less(work: Work) -> None:
 
 
 @given(works(), st.integers(0, 30))
-def test_what_runs_again_finds_what_it_reads(work: Work, budget: int) -> None:
+def test_what_runs_again_finds_what_it_reads(work: TaskList, budget: int) -> None:
     order = ordered(work)
     sequence = rematerialise.recomputed(work, order, budget)
     assert runs(work, sequence)
@@ -138,7 +138,7 @@ def test_what_runs_again_finds_what_it_reads(work: Work, budget: int) -> None:
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> Work:
+def chains(draw: st.DrawFn) -> TaskList:
     """A forward pass that keeps its values for the backward pass."""
     depth = draw(st.integers(2, 4))
     sizes = draw(st.lists(st.integers(1, 6), min_size=depth, max_size=depth))
@@ -155,10 +155,10 @@ def chains(draw: st.DrawFn) -> Work:
     nbytes: dict[Any, int] = {f"a{i}": sizes[i] for i in range(depth)} | {
         f"g{i}": gradient for i in range(depth)
     }
-    return Work(tuple(tasks), nbytes, frozenset(["g0"]))
+    return TaskList(tuple(tasks), nbytes, frozenset(["g0"]))
 
 
-def cheapest(work: Work, budget: int) -> int | None:
+def cheapest(work: TaskList, budget: int) -> int | None:
     """The least cost of any way to run the tasks in order, none more than twice: by search.
 
     A task does not run again after a second run has read what it gave: a value is dropped before it
@@ -200,7 +200,7 @@ def cheapest(work: Work, budget: int) -> int | None:
 
 @settings(max_examples=30)
 @given(chains())
-def test_nothing_is_cheaper_on_a_chain(work: Work) -> None:
+def test_nothing_is_cheaper_on_a_chain(work: TaskList) -> None:
     order = range(len(work.tasks))
     usual = work.peak(order)
     for budget in range(usual, 0, -1):
@@ -219,7 +219,7 @@ def test_a_long_chain_takes_the_square_root() -> None:
     forward = [Task((i - 1,) if i else (), (i,), cost=1) for i in range(depth)]
     backward = [Task((i, -i - 2), (-i - 1,), cost=2) for i in reversed(range(depth))]
     nbytes: dict[Any, int] = dict.fromkeys(range(-depth - 1, depth), 1)
-    work = Work((*forward, Task((), (-depth - 1,)), *backward), nbytes)
+    work = TaskList((*forward, Task((), (-depth - 1,)), *backward), nbytes)
     order = list(range(len(work.tasks)))
     assert work.peak(order) > depth
     sequence = rematerialise.recomputed(work, order, 14)

@@ -50,9 +50,9 @@ from genesis.ndarray.core.realisation import forget_programs, statistics
 from genesis.profiling.machine import Machine
 from genesis.tuning import history, tuner
 from genesis.tuning.cost_model import CostModel
-from genesis.tuning.jobs import Job, jobs
-from genesis.tuning.measure import Bench, Candidate, WrongResult, agree, wins
-from genesis.tuning.search import Search
+from genesis.tuning.jobs import TuningJob, jobs
+from genesis.tuning.measure import Candidate, KernelBench, WrongResult, agree, wins
+from genesis.tuning.search import ScheduleSearch
 from tests.compiler.test_schedule import run
 from tests.ndarray.test_pooling import graph
 
@@ -280,12 +280,12 @@ def product() -> NDArray:
     return (nd.array(A) @ nd.array(B)).realize()
 
 
-def product_job() -> Job:
+def product_job() -> TuningJob:
     (job,) = jobs(lambda: nd.array(A) @ nd.array(B))
     return job
 
 
-def other_tile(job: Job) -> dict[str, Choice]:
+def other_tile(job: TuningJob) -> dict[str, Choice]:
     with deciding({}) as asked:
         schedule(job.kernel, job.backend.chip)
     return {"tile": asked["tile"][1]}
@@ -411,7 +411,7 @@ def test_jobs_are_distinct_kernels_with_what_they_need() -> None:
 
 def test_a_schedule_that_computes_something_else_is_an_error() -> None:
     job = product_job()
-    search = Search(job, Bench(job), {})
+    search = ScheduleSearch(job, KernelBench(job), {})
     other = plain((zeros(40, 40) @ zeros(40, 40)) * 3.0)
     (binary,) = get("cpu").compile([schedule(other, get("cpu").chip)])
     job.scalars.append(1 << 30)  # 2.0
@@ -441,10 +441,12 @@ def test_winning_takes_a_margin_nearly_always() -> None:
 # ---- searching
 
 
-class Clock(Bench):
+class Clock(KernelBench):
     """A bench without a clock: `truth` tells how long a schedule takes, `noise` what is seen."""
 
-    def __init__(self, job: Job, truth: Callable[[Decisions], float], noise: float = 0.0) -> None:
+    def __init__(
+        self, job: TuningJob, truth: Callable[[Decisions], float], noise: float = 0.0
+    ) -> None:
         self.job, self.truth, self.noise = job, truth, noise
         self.random = random.Random(1)
 
@@ -477,8 +479,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def search(truth: Callable[[Decisions], float], noise: float = 0.0, seconds: float = 60) -> Any:
     kernel = plain(zeros(64, 64) @ zeros(64, 64))
     backend: Any = NoCode()
-    job = Job("a key", kernel, (), {}, [], {}, backend)
-    return Search(job, Clock(job, truth, noise), {}).run([], seconds)
+    job = TuningJob("a key", kernel, (), {}, [], {}, backend)
+    return ScheduleSearch(job, Clock(job, truth, noise), {}).run([], seconds)
 
 
 @pytest.mark.usefixtures("counted")
@@ -542,14 +544,14 @@ def test_tune_keeps_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
         tuner, "this_machine", lambda: Machine("?", 1, {"float32": 1e9}, ((1, 1e9),))
     )
     favourite = other_tile(product_job())
-    monkeypatch.setattr(Bench, "seconds", Clock.seconds)
-    monkeypatch.setattr(Bench, "noise", 0.0, raising=False)
-    monkeypatch.setattr(Bench, "random", random.Random(0), raising=False)
+    monkeypatch.setattr(KernelBench, "seconds", Clock.seconds)
+    monkeypatch.setattr(KernelBench, "noise", 0.0, raising=False)
+    monkeypatch.setattr(KernelBench, "random", random.Random(0), raising=False)
 
-    def truth(bench: Bench, decisions: Decisions) -> float:
+    def truth(bench: KernelBench, decisions: Decisions) -> float:
         return 0.5 if decisions.get("tile") == favourite["tile"] else 1.0
 
-    monkeypatch.setattr(Bench, "truth", truth, raising=False)
+    monkeypatch.setattr(KernelBench, "truth", truth, raising=False)
     before = scheduled_now()
     found = genesis.tune(product, seconds=20, progress=False)
     (record,) = found.kernels
@@ -615,7 +617,7 @@ def test_max_autotune(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     budgets: list[float] = []
 
-    def tune_jobs(found: list[Job], seconds: float) -> None:
+    def tune_jobs(found: list[TuningJob], seconds: float) -> None:
         budgets.append(seconds)
         database().add(tuned(job.key, decisions=other_tile(job)) for job in found)
         forget_programs()

@@ -17,7 +17,7 @@ from genesis.backends.base import Host, Launch, Record, Repeat
 from genesis.compiler import pipeline
 from genesis.compiler.lower.scan import LoweredLoop, Steps
 from genesis.compiler.program.memory_plan import (
-    Placement,
+    MemoryPlan,
     Room,
     Temporary,
     WrongProgram,
@@ -228,12 +228,12 @@ def test_temporaries_that_share_bytes_are_refuted() -> None:
     found = place(block, rooms, {})
     require_apart(found, block, rooms, {})
     with pytest.raises(WrongProgram, match="0 and 1 share bytes"):
-        require_apart(Placement((None, None, None), (0, 99, 0), 256), block, rooms, {})
-    require_apart(Placement((None, None, None), (0, 100, 0), 256), block, rooms, {})
+        require_apart(MemoryPlan((None, None, None), (0, 99, 0), 256), block, rooms, {})
+    require_apart(MemoryPlan((None, None, None), (0, 100, 0), 256), block, rooms, {})
     with pytest.raises(WrongProgram, match="outside"):
-        require_apart(Placement((None, None, None), (0, 128, 0), 200), block, rooms, {})
+        require_apart(MemoryPlan((None, None, None), (0, 128, 0), 200), block, rooms, {})
     with pytest.raises(WrongProgram, match="temporary 2 lives on where a result is written"):
-        require_apart(Placement((None, None, 0), (0, 128, 0), 256), block, rooms, {})
+        require_apart(MemoryPlan((None, None, 0), (0, 128, 0), 256), block, rooms, {})
 
 
 # ---- loops, calls, what is kept

@@ -19,7 +19,7 @@ from genesis.compress import (
     from_codes,
     quantize,
 )
-from genesis.compress.bit_packing import Layout
+from genesis.compress.bit_packing import PackedLayout
 from genesis.compress.codes import bytes_of, values_of
 
 #: What differs most; the others are run with `-m slow`.
@@ -157,7 +157,7 @@ def test_products_with_chosen_matrices(name: str) -> None:
 def test_groups_of_other_sizes(group: int) -> None:
     w, x = numbers(40, 250), numbers(2, 250, seed=1)
     matrix = quantize(genesis.tensor(w), "int4", group)
-    assert Layout(matrix.format).chunk == {24: 8, 128: 32}[group]
+    assert PackedLayout(matrix.format).chunk == {24: 8, 128: 32}[group]
     want = x @ matrix.dequantize().numpy().T
     np.testing.assert_allclose(matrix.linear(genesis.tensor(x)).numpy(), want, atol=0.3)
     np.testing.assert_allclose(matrix.dequantize().numpy(), w, atol=np.abs(w).max() / 13)

@@ -23,7 +23,7 @@ from genesis.compiler.partition import FREE, buckets, exchanges, partition
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.evaluate import evaluate
-from genesis.ir.node import Call, Node, const, elementwise, node, topological
+from genesis.ir.node import LibraryCall, Node, const, elementwise, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.placement import MeshShape, Placement, Split
 from tests.distributed.pretended import pretended
@@ -88,7 +88,7 @@ def constrained(roots: tuple[Node, ...], mesh: MeshShape, draw: random.Random) -
             named = [(axis, split) for (axis, _), split in zip(mesh.axes, splits, strict=True)]
             wishes = tuple((axis, s and s.dim) for axis, s in named if s or draw.random() < 0.3)
             form = (n.dtype, n.shape)
-            what = Call("placement.constrain", (mesh.axes, 0, wishes), (form,), (form,))
+            what = LibraryCall("placement.constrain", (mesh.axes, 0, wishes), (form,), (form,))
             made[n] = node(ops.ITEM, (node(ops.CALL, (x,), what, n.dtype),), 0, *form)
     return tuple(made[n] for n in roots)
 
@@ -145,7 +145,7 @@ def test_a_constraint_decides_what_is_exchanged() -> None:
     form = (x.dtype, (8, 6))
 
     def wished(y: Node, dim: int | None) -> Node:
-        what = Call("placement.constrain", (mesh.axes, 0, (("a", dim),)), (form,), (form,))
+        what = LibraryCall("placement.constrain", (mesh.axes, 0, (("a", dim),)), (form,), (form,))
         return node(ops.ITEM, (node(ops.CALL, (y,), what, y.dtype),), 0, *form)
 
     columns, rows = Placement(mesh, (Split(1),)), Placement(mesh, (Split(0),))

@@ -29,7 +29,7 @@ from genesis.compiler.verify.collectives import (
 )
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
-from genesis.ir.node import Call, Node, elementwise, node, topological
+from genesis.ir.node import LibraryCall, Node, elementwise, node, topological
 from genesis.ir.placement import Placement, Split
 
 MESH = MESHES[0]
@@ -65,7 +65,7 @@ def exchange(n: Node, name: str) -> bool:
 
 
 def called(x: Node, name: str, shape: Any, *options: Any) -> Node:
-    call = Call(
+    call = LibraryCall(
         f"exchange.{name}", (MESH.name, "a", *options), ((x.dtype, x.shape),), ((x.dtype, shape),)
     )
     return node(ops.ITEM, (node(ops.CALL, (x,), call, x.dtype, ()),), 0, x.dtype, shape)
@@ -326,7 +326,7 @@ def test_a_result_that_nobody_reads_has_memory_until_it_has_come() -> None:
     """It arrives with the others: what would lie in its place meanwhile would be overwritten."""
     x, w = leaf(0, 64, 64), leaf(1, 64, 64)
     forms = ((x.dtype, x.shape),) * 2
-    call = Call("exchange.all_reduce", (MESH.name, "a", "sum"), forms, forms)
+    call = LibraryCall("exchange.all_reduce", (MESH.name, "a", "sum"), forms, forms)
     y = matmul(x, w)
     both = node(ops.CALL, (y, elementwise(ops.TANH, y)), call, x.dtype, ())
     for _ in range(3):  # work that does not wait, and takes memory

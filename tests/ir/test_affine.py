@@ -7,14 +7,17 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genesis.compiler.verify.affine import Kind, LinearForm, Variable, Vary, told_apart
+from genesis.compiler.verify.affine import LinearForm, Variable, VariableKind, Vary, told_apart
 
-SIZES = Variable("n", Kind.SYMBOL, Vary.LAUNCH, 1, 3)
+SIZES = Variable("n", VariableKind.SYMBOL, Vary.LAUNCH, 1, 3)
 GRID = [
-    Variable(name, Kind.AXIS, Vary.BLOCK, low, high)
+    Variable(name, VariableKind.AXIS, Vary.BLOCK, low, high)
     for name, low, high in (("i", 0, 2), ("j", -1, 1), ("k", 0, 1))
 ]
-LOOPS = [Variable("p", Kind.AXIS, Vary.BLOCK, 0, 2), Variable("t", Kind.AXIS, Vary.TILE, 0, 3)]
+LOOPS = [
+    Variable("p", VariableKind.AXIS, Vary.BLOCK, 0, 2),
+    Variable("t", VariableKind.AXIS, Vary.TILE, 0, 3),
+]
 
 weights = st.integers(-13, 13)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from genesis.llm.page_offload import Tiers
 from genesis.llm.pages import NOWHERE, PagePool
-from genesis.llm.request import Continuation, Request, Step, Work
+from genesis.llm.request import Continuation, EngineStep, Request, TokenSpan
 
 MASK = (1 << 62) - 1
 
@@ -88,7 +88,7 @@ class FakeEngine:
         self.beams: set[str] = set()
         self.computed = 0
 
-    def execute(self, step: Step) -> dict[str, list[Continuation]]:
+    def execute(self, step: EngineStep) -> dict[str, list[Continuation]]:
         if step.stores:
             assert self.tiers is not None
             self.tiers.store(step.stores, self.memory.read)
@@ -105,7 +105,7 @@ class FakeEngine:
             prints = ahead.prints[work.start : work.start + len(work.tokens) + len(drafts)]
             self.memory.put(work.tables, prints, work.start)
             self.computed += len(prints)
-        samples: dict[str, list[tuple[Work, list[int]]]] = {}
+        samples: dict[str, list[tuple[TokenSpan, list[int]]]] = {}
         for work, history, drafts in plans:
             end = work.start + len(work.tokens)
             self.memory.verify(work.tables, history.prints, work.start, end)
@@ -113,7 +113,7 @@ class FakeEngine:
                 samples.setdefault(work.request.id, []).append((work, drafts))
         return {id: self._sample(id, parts) for id, parts in samples.items()}
 
-    def _inputs(self, work: Work) -> tuple[History, list[int]]:
+    def _inputs(self, work: TokenSpan) -> tuple[History, list[int]]:
         request = work.request
         if request.id not in self.histories:
             first = History(request.adapter, request.salt, request.prompt)
@@ -125,7 +125,7 @@ class FakeEngine:
             assert work.start + len(work.tokens) == len(history.tokens)
         return history, [self.rng.randrange(50) for _ in range(work.drafts)]
 
-    def _sample(self, id: str, parts: list[tuple[Work, list[int]]]) -> list[Continuation]:
+    def _sample(self, id: str, parts: list[tuple[TokenSpan, list[int]]]) -> list[Continuation]:
         request, old = parts[0][0].request, self.histories[id]
         assert [work.sequence for work, _ in parts] == list(range(len(old)))
         result = []

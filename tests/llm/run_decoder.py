@@ -12,11 +12,11 @@ import numpy as np
 
 import genesis
 from genesis.llm.config import DecoderConfig
-from genesis.llm.decoder import Decoder, Rows
+from genesis.llm.decoder import Decoder, StepRows
 from genesis.llm.families import read_config
 from genesis.llm.kv_cache import Cache
 from genesis.llm.rope import switch
-from genesis.llm.weight_names import Source
+from genesis.llm.weight_names import DecoderTensors
 
 
 class Tensors(dict[str, Any]):
@@ -36,7 +36,7 @@ def load(folder: Path, length: int = 256, format: str | None = None) -> Decoder:
     for path in sorted(folder.glob("*.safetensors")):
         files.update(genesis.load(path))
     with genesis.no_grad():
-        return Decoder(config, Source(files, config, str(folder), format), length)
+        return Decoder(config, DecoderTensors(files, config, str(folder), format), length)
 
 
 class Runner:
@@ -55,7 +55,7 @@ class Runner:
         self.step = genesis.jit(self._step) if jit else self._step
 
     def _step(self, tokens: Any, at: Any, spans: Any, places: Any, pages: Any, tables: Any) -> Any:
-        rows = Rows(at, spans, places, [pages] * self.groups, [tables] * self.groups)
+        rows = StepRows(at, spans, places, [pages] * self.groups, [tables] * self.groups)
         with genesis.no_grad():
             return self.decoder.scores(self.decoder(tokens, rows, self.caches))
 

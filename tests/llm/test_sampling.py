@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import chisquare
 
 from genesis.llm.sampling import (
+    ChoiceWords,
     SamplingParams,
-    Words,
     adjusted,
     choose,
     log_probabilities,
@@ -54,7 +54,7 @@ def fits(counts: np.ndarray[Any, Any], p: np.ndarray[Any, Any]) -> float:
 def drawn(
     scores: np.ndarray[Any, Any], params: SamplingParams, draws: int = DRAWS
 ) -> np.ndarray[Any, Any]:
-    chosen = [choose(scores, params, Words(7, k)) for k in range(draws)]
+    chosen = [choose(scores, params, ChoiceWords(7, k)) for k in range(draws)]
     return np.bincount(chosen, minlength=len(scores))
 
 
@@ -110,10 +110,10 @@ def test_masked_tokens_are_never_chosen() -> None:
     scores[[5, 260]] = 0.0
     for way in WAYS.values():
         params = SamplingParams(**way)
-        found = {choose(scores, params, Words(3, k)) for k in range(50)}
+        found = {choose(scores, params, ChoiceWords(3, k)) for k in range(50)}
         assert found <= {5, 260}
     with pytest.raises(ValueError, match="not finite"):
-        choose(np.full(4, np.nan, np.float32), SamplingParams(), Words(0, 0))
+        choose(np.full(4, np.nan, np.float32), SamplingParams(), ChoiceWords(0, 0))
 
 
 def test_penalties_are_those_of_the_interface() -> None:
@@ -134,9 +134,9 @@ def test_log_probabilities() -> None:
 
 
 def test_a_seed_gives_the_same_words_and_others_do_not() -> None:
-    first = [Words(5, k).random() for k in range(4)]
-    assert first == [Words(5, k).random() for k in range(4)]
-    assert len({*first, *(Words(6, k).random() for k in range(4))}) == 8
+    first = [ChoiceWords(5, k).random() for k in range(4)]
+    assert first == [ChoiceWords(5, k).random() for k in range(4)]
+    assert len({*first, *(ChoiceWords(6, k).random() for k in range(4))}) == 8
 
 
 @pytest.mark.parametrize(

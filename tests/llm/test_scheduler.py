@@ -13,7 +13,7 @@ from genesis.llm.eviction import LRU, Cost, Heat, Learned
 from genesis.llm.page_offload import Log, Tiers
 from genesis.llm.pages import PageGroup, PagePool
 from genesis.llm.prefix_cache import PrefixCache
-from genesis.llm.request import Ended, Limits, Refused, Request, Step
+from genesis.llm.request import Ended, EngineStep, Limits, Refused, Request
 from genesis.llm.scheduler import Scheduler
 from tests.llm.fake_engine import FakeEngine
 
@@ -44,7 +44,7 @@ class Server:
         self.ended: dict[str, Ended] = {}
         self.counts = Counter[str]()
 
-    def step(self, now: float, cancel: list[str] | None = None) -> Step:
+    def step(self, now: float, cancel: list[str] | None = None) -> EngineStep:
         step = self.scheduler.plan(now)
         assert step.tokens <= self.scheduler.limits.step_tokens
         assert len(step.decodes) <= self.scheduler.limits.sequences
@@ -315,7 +315,7 @@ def test_steps_alternate() -> None:
     with pytest.raises(RuntimeError, match="not done"):
         made.scheduler.plan(0.0)
     with pytest.raises(RuntimeError, match="planned last"):
-        made.scheduler.done(Step(), {}, 0.0)
+        made.scheduler.done(EngineStep(), {}, 0.0)
     made.scheduler.done(step, {}, 0.0)
 
 

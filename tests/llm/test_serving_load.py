@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from genesis.llm.pages import PageGroup
-from genesis.llm.request import Limits, Request, Step
+from genesis.llm.request import EngineStep, Limits, Request
 from tests.llm.test_scheduler import Server
 
 LIMITS = Limits(context=400, step_tokens=128, sequences=32, patience=20.0)
@@ -16,7 +16,7 @@ GROUPS = [PageGroup(120), PageGroup(110, window=40)]
 PAGE = 8
 
 
-def seconds(step: Step) -> float:
+def seconds(step: EngineStep) -> float:
     """What a step costs: reading the weights, and something for each token."""
     return 0.02 + 0.0003 * step.tokens
 

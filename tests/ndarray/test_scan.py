@@ -30,7 +30,7 @@ from genesis.compiler.options import current
 from genesis.compiler.pipeline import _lower, _simplified
 from genesis.compiler.program.digest import identity
 from genesis.compiler.schedule import schedule
-from genesis.content_store import Store
+from genesis.content_store import ContentStore
 from genesis.ir import ops
 from genesis.ir.dtype import float32, int64
 from genesis.ir.evaluate import evaluate
@@ -935,7 +935,7 @@ def test_hostile_loops_are_compiled_anew(folder: Path, rng: np.random.Generator)
     roots, sizes = graphs()["backward"]
     program = compile_graph(roots)
     key = program_key(roots, frozenset(), get("cpu"), current())
-    store = Store(folder)
+    store = ContentStore(folder)
     payload = store.get("program", key)
     assert payload is not None
     number = next(k for k, r in enumerate(program.records) if isinstance(r, Repeat))

@@ -10,7 +10,7 @@ import torch.nn.functional as reference
 
 import genesis
 from genesis import ndarray as nd
-from genesis.compiler.program.prepacked import Kept
+from genesis.compiler.program.prepacked import KeptValues
 from genesis.ndarray.core.interop import is_steady
 
 
@@ -18,14 +18,14 @@ from genesis.ndarray.core.interop import is_steady
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For every run of a recording that could keep something, whether it did."""
     found: list[bool] = []
-    prepared = Kept.prepared
+    prepared = KeptValues.prepared
 
-    def noted(self: Kept, *arguments: Any) -> Any:
+    def noted(self: KeptValues, *arguments: Any) -> Any:
         result = prepared(self, *arguments)
         found.append(result is not None)
         return result
 
-    monkeypatch.setattr(Kept, "prepared", noted)
+    monkeypatch.setattr(KeptValues, "prepared", noted)
     return found
 
 

@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 import genesis
 from genesis.onnx import InferenceSession, from_proto, optimize
-from genesis.onnx.graph import Builder
+from genesis.onnx.graph import GraphBuilder
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -151,7 +151,7 @@ def test_matrices_of_a_few_bits_in_bytes(bits, shifted):
 
 def test_passes_can_be_chosen():
     proto = quantised(np.random.default_rng(5), (4, 16), 1, 0)
-    builder = Builder(proto, "model", lambda tensor: None)
+    builder = GraphBuilder(proto, "model", lambda tensor: None)
     graph = builder.graph(proto.graph)
     optimize.optimize(graph, builder, ["drop_copies"])
     assert "QuantizedConv" not in [step.kind for step in graph.steps]

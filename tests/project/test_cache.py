@@ -31,7 +31,7 @@ from genesis.compiler.options import current
 from genesis.compiler.program import disk_cache
 from genesis.compiler.program.digest import identity, spell
 from genesis.compiler.report import report
-from genesis.content_store import CacheWarning, Store, UnsafeDirectory, digest
+from genesis.content_store import CacheWarning, ContentStore, UnsafeDirectory, digest
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, float32, float64, int32, int64
 from genesis.ir.node import Leaf, Node, const, elementwise, node
@@ -49,8 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Store:
-    return Store(folder)
+def store(folder: Path) -> ContentStore:
+    return ContentStore(folder)
 
 
 def files(folder: Path, kind: str) -> list[Path]:
@@ -60,7 +60,7 @@ def files(folder: Path, kind: str) -> list[Path]:
 # ---- the store
 
 
-def test_what_is_put_is_got(store: Store) -> None:
+def test_what_is_put_is_got(store: ContentStore) -> None:
     assert store.get("object", "k") is None
     store.put("object", "k", b"one")
     store.put("program", "k", b"two")
@@ -72,9 +72,9 @@ def test_what_is_put_is_got(store: Store) -> None:
     assert store.get("object", "k") == b"three"
 
 
-def test_another_process_finds_it(folder: Path, store: Store) -> None:
+def test_another_process_finds_it(folder: Path, store: ContentStore) -> None:
     store.put("object", "k", bytes(range(256)) * 100)
-    assert Store(folder).get("object", "k") == bytes(range(256)) * 100
+    assert ContentStore(folder).get("object", "k") == bytes(range(256)) * 100
 
 
 def test_keys_tell_parts_apart() -> None:
@@ -83,7 +83,7 @@ def test_keys_tell_parts_apart() -> None:
     assert digest("é") == digest("é".encode())
 
 
-def test_every_damaged_byte_is_noticed(folder: Path, store: Store) -> None:
+def test_every_damaged_byte_is_noticed(folder: Path, store: ContentStore) -> None:
     store.put("object", "k", b"payload")
     (file,) = files(folder, "object")
     good = file.read_bytes()
@@ -100,7 +100,7 @@ def test_every_damaged_byte_is_noticed(folder: Path, store: Store) -> None:
 
 
 def test_files_of_another_format_are_ignored(
-    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    folder: Path, store: ContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as context:
         context.setattr(disk, "_MAGIC", b"GENESIS0")
@@ -109,7 +109,7 @@ def test_files_of_another_format_are_ignored(
     assert store.get("object", "k") is None
 
 
-def test_swapped_files_are_noticed(folder: Path, store: Store) -> None:
+def test_swapped_files_are_noticed(folder: Path, store: ContentStore) -> None:
     store.put("object", "a", b"payload of a")
     store.put("object", "b", b"payload of b")
     one, two = files(folder, "object")
@@ -120,7 +120,7 @@ def test_swapped_files_are_noticed(folder: Path, store: Store) -> None:
     assert store.get("object", "b") is None
 
 
-def test_a_kind_is_not_taken_for_another(folder: Path, store: Store) -> None:
+def test_a_kind_is_not_taken_for_another(folder: Path, store: ContentStore) -> None:
     store.put("object", "k", b"payload")
     (file,) = files(folder, "object")
     file.rename(file.with_suffix(".program"))
@@ -128,7 +128,7 @@ def test_a_kind_is_not_taken_for_another(folder: Path, store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "link", "dangling link"])
-def test_only_plain_files_are_read(folder: Path, store: Store, kind: str) -> None:
+def test_only_plain_files_are_read(folder: Path, store: ContentStore, kind: str) -> None:
     store.put("object", "k", b"payload")
     (file,) = files(folder, "object")
     moved = file.rename(folder.parent / "moved")
@@ -142,11 +142,11 @@ def test_only_plain_files_are_read(folder: Path, store: Store, kind: str) -> Non
 
 
 def test_other_sources_give_other_entries(
-    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    folder: Path, store: ContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put("object", "k", b"payload")
     monkeypatch.setattr(disk, "generation", lambda: "edited")
-    assert Store(folder).get("object", "k") is None
+    assert ContentStore(folder).get("object", "k") is None
 
 
 def test_generation_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_made_for_the_user_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         path = tmp_path / "new" / "deeper" / "genesis"
-        Store(path).put("object", "k", b"payload")
+        ContentStore(path).put("object", "k", b"payload")
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o700
@@ -203,20 +203,20 @@ def test_a_directory_others_can_write_to_is_refused(folder: Path, mode: int) -> 
     folder.mkdir()
     folder.chmod(mode)
     with pytest.raises(UnsafeDirectory, match=f"mode {mode & 0o777:o}"):
-        Store(folder)
+        ContentStore(folder)
 
 
 def test_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
-        Store(folder)
+        ContentStore(folder)
 
 
 def test_a_file_in_its_place_is_refused(folder: Path) -> None:
     folder.write_text("")
     with pytest.raises(NotADirectoryError):
-        Store(folder)
+        ContentStore(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
@@ -224,7 +224,7 @@ def test_a_directory_of_somebody_else_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, 12345)
     with pytest.raises(UnsafeDirectory, match="user 12345"):
-        Store(folder)
+        ContentStore(folder)
 
 
 def test_without_a_safe_place_there_is_one_warning_and_no_cache(folder: Path) -> None:
@@ -251,7 +251,7 @@ def one_warning(text: str) -> Iterator[None]:
     assert text in str(warning.message)
 
 
-def test_a_full_disk_ends_writing(folder: Path, store: Store) -> None:
+def test_a_full_disk_ends_writing(folder: Path, store: ContentStore) -> None:
     """Of a real kind: with a limit on the size of files, a write does not finish."""
     store.put("object", "before", b"payload")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -293,17 +293,17 @@ def test_a_store_that_cannot_be_written_is_read(
 
 
 def test_a_read_only_directory_is_read(folder: Path) -> None:
-    Store(folder).put("object", "k", b"payload")
+    ContentStore(folder).put("object", "k", b"payload")
     folder.chmod(0o500)
     if os.access(folder, os.W_OK):
         pytest.skip("this user may write anywhere")
-    store = Store(folder)
+    store = ContentStore(folder)
     with one_warning("cannot write"):
         store.put("object", "other", b"payload")
     assert store.get("object", "k") == b"payload"
 
 
-def test_a_directory_that_vanishes_is_no_disaster(folder: Path, store: Store) -> None:
+def test_a_directory_that_vanishes_is_no_disaster(folder: Path, store: ContentStore) -> None:
     store.put("object", "k", b"payload")
     for file in folder.iterdir():
         file.unlink()
@@ -322,13 +322,13 @@ def age(file: Path, days: float) -> None:
 
 
 def test_what_is_unused_for_longest_goes_first(folder: Path) -> None:
-    store = Store(folder)
+    store = ContentStore(folder)
     for k in range(110):
         store.put("object", str(k), bytes(4000))
         age(folder / store._name("object", str(k)), days=200 - k)
     for k in range(10):
         assert store.get("object", str(k)) is not None  # so it counts as used today
-    Store(folder, limit=100 * 4096).trim()
+    ContentStore(folder, limit=100 * 4096).trim()
     assert sum(e.nbytes for e in store.entries()) <= 90 * 4096
     present = [k for k in range(110) if store.get("object", str(k)) is not None]
     assert present[:10] == list(range(10))
@@ -336,13 +336,13 @@ def test_what_is_unused_for_longest_goes_first(folder: Path) -> None:
 
 
 def test_a_process_that_writes_much_trims(folder: Path) -> None:
-    store = Store(folder, limit=1 << 20)
+    store = ContentStore(folder, limit=1 << 20)
     for k in range(400):
         store.put("object", str(k), bytes(10_000))
     assert sum(e.nbytes for e in store.entries()) <= 1.1 * (1 << 20)
 
 
-def test_a_hit_is_noted_once_a_day(folder: Path, store: Store) -> None:
+def test_a_hit_is_noted_once_a_day(folder: Path, store: ContentStore) -> None:
     store.put("object", "k", b"payload")
     (file,) = files(folder, "object")
     age(file, days=0.5)
@@ -355,7 +355,7 @@ def test_a_hit_is_noted_once_a_day(folder: Path, store: Store) -> None:
     assert file.stat().st_mtime > now - 1  # the clock of files is a coarse one
 
 
-def test_leftovers_of_killed_writers_go(folder: Path, store: Store) -> None:
+def test_leftovers_of_killed_writers_go(folder: Path, store: ContentStore) -> None:
     name = store._name("object", "k")
     old, new = folder / f"{name}.0123456789ab", folder / f"{name}.ba9876543210"
     old.write_bytes(b"half")
@@ -382,7 +382,7 @@ class Half:
         os.write(self.file, data[: len(data) // 2])
         kill()
 
-opened = store.Store(Path(sys.argv[1]))
+opened = store.ContentStore(Path(sys.argv[1]))
 if sys.argv[2] == "half":
     store.open = lambda file, mode: Half(file)
 else:
@@ -393,7 +393,7 @@ opened.put("object", "k", b"payload")
 
 @pytest.mark.parametrize("when", ["half", "whole"])
 def test_a_writer_that_is_killed_leaves_nothing_that_counts(
-    folder: Path, store: Store, when: str
+    folder: Path, store: ContentStore, when: str
 ) -> None:
     """Killed with half of a file written, or all of it and not renamed."""
     done = subprocess.run([sys.executable, "-c", KILLED, str(folder), when], cwd=ROOT)
@@ -407,7 +407,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_counts(
     assert [f.name for f in folder.iterdir()] == [store._name("object", "k")]
 
 
-def test_clear_leaves_the_files_of_others(folder: Path, store: Store) -> None:
+def test_clear_leaves_the_files_of_others(folder: Path, store: ContentStore) -> None:
     store.put("object", "k", b"payload")
     store.put("program", "k", b"payload")
     (folder / "notes.txt").write_text("mine")
@@ -425,14 +425,14 @@ def test_readers_writers_and_eviction_at_once(folder: Path) -> None:
     wrong = []
 
     def write() -> None:
-        store = Store(folder, limit=200_000)
+        store = ContentStore(folder, limit=200_000)
         for _ in range(20):
             for key, payload in payloads.items():
                 store.put("object", key, payload)
             store.trim()
 
     def read() -> None:
-        store = Store(folder)
+        store = ContentStore(folder)
         while any(t.is_alive() for t in writers):
             wrong.extend(
                 key
@@ -864,7 +864,7 @@ HOSTILE: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
-def test_a_hostile_program_is_compiled_anew(store: Store, number: int) -> None:
+def test_a_hostile_program_is_compiled_anew(store: ContentStore, number: int) -> None:
     """Not damage: the checksum is right, and what the file says makes no sense."""
     compile_graph(ROWS)
     key = program_key(ROWS, frozenset(), get("cpu"), current())
@@ -882,7 +882,7 @@ def test_a_hostile_program_is_compiled_anew(store: Store, number: int) -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"\xff", b"{", b"[" * 100_000, b"1" * 100_000, b"NaN", b'{"buffers":1e999}']
 )
-def test_text_that_is_no_program(store: Store, payload: bytes) -> None:
+def test_text_that_is_no_program(store: ContentStore, payload: bytes) -> None:
     store.put("program", program_key(AFFINE, frozenset(), get("cpu"), current()), payload)
     assert_missing(AFFINE)
     assert_right(compile_graph(AFFINE), *AFFINE_CASE)
@@ -978,7 +978,7 @@ def test_eight_processes_at_once(folder: Path) -> None:
     finish(start([*shared, *(name for names in own for name in names)], before=FORBIDDEN))
 
 
-def test_clearing_disturbs_nobody(store: Store) -> None:
+def test_clearing_disturbs_nobody(store: ContentStore) -> None:
     programs = [f"a{k}" for k in range(10, 30)]
     processes = [start(programs), start(programs)]
     while any(process.poll() is None for process in processes):

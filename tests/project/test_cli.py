@@ -13,7 +13,7 @@ import pytest
 
 import genesis
 from genesis.cli import main
-from genesis.content_store import Store
+from genesis.content_store import ContentStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ def test_an_unknown_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_show_counts_by_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store(folder)
+    store = ContentStore(folder)
     for k in range(3):
         store.put("object", str(k), bytes(8000))
     store.put("program", "0", bytes(10))
@@ -116,7 +116,7 @@ def test_show_counts_by_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_clear(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Store(folder).put("object", "k", bytes(10))
+    ContentStore(folder).put("object", "k", bytes(10))
     assert output(capsys, "cache", "clear").startswith("deleted 1 entries")
     assert list(folder.iterdir()) == []
     assert output(capsys, "cache", "clear") == "deleted 0 entries, 0 B\n"
@@ -159,7 +159,7 @@ def test_an_unsafe_directory_is_named(
 def test_env(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Store(folder).put("object", "k", bytes(10))
+    ContentStore(folder).put("object", "k", bytes(10))
     found = dict(line.split(maxsplit=1) for line in output(capsys, "env").splitlines())
     assert found["genesis"] == genesis.__version__
     assert found["python"].startswith(f"{sys.version_info.major}.{sys.version_info.minor}")

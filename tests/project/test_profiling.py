@@ -22,7 +22,7 @@ from genesis import events, functional
 from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import memory, runtime
 from genesis.cli import main
-from genesis.content_store import Store
+from genesis.content_store import ContentStore
 from genesis.ndarray import NDArray
 from genesis.profiling import Machine, Profile, bench, machine, profiler
 from genesis.profiling.machine import this_machine
@@ -511,7 +511,7 @@ def test_the_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monkey
     rates = [rate for _, rate in found.bandwidths]
     assert rates == sorted(rates, reverse=True) and rates[-1] > 1e8
     assert found.bandwidth(1) == rates[0] and found.bandwidth(1 << 40) == rates[-1]
-    (entry,) = [e for e in Store(tmp_path / "cache").entries() if e.kind == "roofline"]
+    (entry,) = [e for e in ContentStore(tmp_path / "cache").entries() if e.kind == "roofline"]
     with monkeypatch.context() as changes:
         changes.setattr(machine, "_measured", lambda threads: pytest.fail("measured again"))
         changes.delitem(machine._found, machine._key())
@@ -529,7 +529,7 @@ def test_the_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     # The roof is found where this process keeps it.
-    store = Store(folder / "cache")
+    store = ContentStore(folder / "cache")
     content = [ROOF.name, ROOF.threads, ROOF.peaks, ROOF.bandwidths]
     store.put("roofline", machine._key(), json.dumps(content).encode())
     return subprocess.run(
@@ -612,7 +612,7 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "RUNS", 1)
     monkeypatch.setattr(bench, "measure", lambda: ROOF)
     product = next(c for c in bench.CASES if c.name.startswith("matmul"))
-    small = bench.Case("product", ((64, 64), (64, 64)), product.ours, product.theirs)
+    small = bench.BenchCase("product", ((64, 64), (64, 64)), product.ours, product.theirs)
     monkeypatch.setattr(bench, "CASES", (bench.CASES[0], small))
     lines = list(bench.bench())
     launch, matmul = (line for line in lines if line.startswith(("launch", "product")))

@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.nn import functional as F  # noqa: N812 - as it is known
 
 import genesis.torch
-from genesis.torch.compile.backend import Kind
+from genesis.torch.compile.backend import GraphKind
 from genesis.torch.compile.backend import genesis as backend
 from genesis.torch.compile.executable import Executable
 from genesis.torch.compile.partition import merge_equal
@@ -49,7 +49,7 @@ def made_by(f: Callable[..., Any], *args: Any, **options: Any) -> list[Executabl
     """The executables that calls with several sets of arguments make."""
     made: list[Executable] = []
 
-    def collect(module: Any, kind: Kind) -> Executable:
+    def collect(module: Any, kind: GraphKind) -> Executable:
         made.append(Executable(module, "cpu"))
         return made[-1]
 

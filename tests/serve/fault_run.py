@@ -32,7 +32,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from genesis.serve.app import Options
+from genesis.serve.app import ServerOptions
 from genesis.serve.limits import Caps
 from tests.serve.running import Running, save_model, tiny
 
@@ -69,7 +69,7 @@ def serve(folder: str, pipe: Any) -> None:
     specs = [tiny(root / "model", host_bytes=1 << 20, disk=root / "pages", cache_bytes=1 << 19)]
     specs.append(tiny(root / "looping", "looping"))
     caps = Caps(body=2 << 20, body_seconds=10, send_seconds=10)
-    running = Running(specs, Options(keys=root / "keys.toml", caps=caps))
+    running = Running(specs, ServerOptions(keys=root / "keys.toml", caps=caps))
     broken, decode = random.Random(3), running.engine.executor.decode
     faults = {"steps": 0.0}
 

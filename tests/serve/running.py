@@ -13,7 +13,7 @@ import numpy as np
 import uvicorn
 from safetensors.numpy import save_file
 
-from genesis.serve.app import Options, Server
+from genesis.serve.app import Server, ServerOptions
 from genesis.serve.models import Spec
 from tests.llm.tiny_tokenizer import save_tokenizer
 
@@ -60,7 +60,7 @@ def save_model(folder: Path) -> None:
 class Running:
     """A server with its models, until it is closed."""
 
-    def __init__(self, specs: list[Spec], options: Options | None = None) -> None:
+    def __init__(self, specs: list[Spec], options: ServerOptions | None = None) -> None:
         self.server: Server
         self.loop: asyncio.AbstractEventLoop
         self._specs, self._options = specs, options

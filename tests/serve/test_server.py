@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from genesis.serve.app import Options, Server
+from genesis.serve.app import Server, ServerOptions
 from genesis.serve.limits import Bucket, Caps, Keys
 from genesis.serve.models import Spec
 from tests.serve.running import HTTP, Running, tiny
@@ -268,7 +268,7 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
         f'[ann]\nsha256 = "{secret["ann"]}"\nadmin = true\n'
         f'[bob]\nsha256 = "{secret["bob"]}"\nrequests = 1\ntokens = 100000\n'
     )
-    running = Running([tiny(folder)], Options(keys=file, caps=Caps(body_seconds=5)))
+    running = Running([tiny(folder)], ServerOptions(keys=file, caps=Caps(body_seconds=5)))
     try:
         _half_a_body(running)
         assert post(running, CHAT).status_code == 401
@@ -320,7 +320,7 @@ def test_models_share_the_memory(folder: Path) -> None:
         specs = [tiny(folder, name) for name in ("a", "b", "c")]
         for spec in specs:
             spec.pinned = spec.name == "a"
-        server = Server([*specs], Options())
+        server = Server([*specs], ServerOptions())
         models = server.models
         need = sum(models.models["b"].planned().values())
         async with models.use("a") as (a, _):

@@ -12,12 +12,12 @@ import pytest
 
 from genesis.cli import main
 from genesis.llm.request import Request
-from genesis.llm.step_time import Size, StepTime
-from genesis.serve.app import Options
+from genesis.llm.step_time import StepSize, StepTime
+from genesis.serve.app import ServerOptions
 from genesis.serve.limits import TIERS
 from genesis.serve.load_generator import Target, measure
 from genesis.serve.models import predicted_wait
-from genesis.serve.simulate import Arrival, Replica, Result, System, read, recorded, run
+from genesis.serve.simulate import Arrival, Replica, SimulationResult, System, read, recorded, run
 from tests.serve.running import Running, tiny
 
 SYSTEM: dict[str, Any] = {
@@ -80,10 +80,12 @@ def test_interactive_requests_keep_their_target_beside_a_flood() -> None:
     assert result.late <= 0.05 * 120
 
 
-def closed_loop(clients: int, count: int, prompt: int, answer: int, pace: float | None) -> Result:
+def closed_loop(
+    clients: int, count: int, prompt: int, answer: int, pace: float | None
+) -> SimulationResult:
     """Clients who send a request when the one before is answered."""
     system = {**SYSTEM, "costs": [0.008, 0.004, 9e-4, 2.1e-3, 4e-7, 1e-8], "sequences": 32}
-    result = Result()
+    result = SimulationResult()
     replica, tier, sent = Replica(System(**system), result, 0.0), TIERS["default"], 0
     while len(result.ends) < count:
         while sent < min(count, clients + len(result.ends)):
@@ -131,7 +133,7 @@ def test_waits_are_predicted() -> None:
 
     for rate in (8.0, 16.0):  # more than it can do
         waits.clear()
-        replica = Noted(System(**SYSTEM), Result(), 0.0)
+        replica = Noted(System(**SYSTEM), SimulationResult(), 0.0)
         arrivals, said = traffic(150, rate, flex=1.0)[::-1], dict[str, float]()
         while arrivals or len(replica.scheduler):
             if arrivals and (not len(replica.scheduler) or arrivals[-1].at <= replica.now):
@@ -153,11 +155,13 @@ def test_step_times_are_learned() -> None:
     costs = np.array([0.02, 0.005, 2e-4, 5e-4, 2e-7, 1e-9])
     for _ in range(400):
         rows, tokens = rng.integers(1, 32), rng.integers(0, 2) * rng.integers(1, 256)
-        size = Size(1, tokens > 0, tokens, rows, rows * rng.integers(10, 900), tokens * tokens / 2)
+        size = StepSize(
+            1, tokens > 0, tokens, rows, rows * rng.integers(10, 900), tokens * tokens / 2
+        )
         times.note(size, float(costs @ np.asarray(size)) * rng.uniform(0.9, 1.1))
-    for size in (Size(1, 0, 0, 8, 4000, 0), Size(1, 1, 200, 8, 4000, 20000)):
+    for size in (StepSize(1, 0, 0, 8, 4000, 0), StepSize(1, 1, 200, 8, 4000, 20000)):
         assert times.seconds(size) == pytest.approx(float(costs @ np.asarray(size)), rel=0.05)
-    alone = Size(1, 0, 0, 8, 4000, 0)
+    alone = StepSize(1, 0, 0, 8, 4000, 0)
     fits = times.budget(alone, 0.05, 0, 16, 512)
     assert times.seconds(alone._replace(prefills=1, tokens=fits)) <= 0.0501
 
@@ -167,10 +171,10 @@ def test_prompts_of_one_length_are_learned() -> None:
     rng, times = np.random.default_rng(1), StepTime()
     for k in range(300):
         rows, tokens = int(rng.integers(1, 32)), 256 * (k % 8 == 0)
-        size = Size(1, tokens > 0, tokens, rows, rows * 300, tokens * tokens / 2)
+        size = StepSize(1, tokens > 0, tokens, rows, rows * 300, tokens * tokens / 2)
         times.note(size, (0.01 + 2e-3 * rows + 1e-3 * tokens) * rng.lognormal(0, 0.3))
     assert 0.7e-3 < times.costs[2] < 1.3e-3
-    assert 100 < times.budget(Size(1, 0, 0, 8, 2400, 0), 0.226, 0, 32, 512) < 320
+    assert 100 < times.budget(StepSize(1, 0, 0, 8, 2400, 0), 0.226, 0, 32, 512) < 320
 
 
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +211,7 @@ def test_a_recorded_trace_is_simulated(
 ) -> None:
     """What does not depend on how fast it went: every request, its tokens, and what was cached."""
     trace = tmp_path / "trace.jsonl"
-    running = Running([tiny(folder, cache_bytes=pages)], Options(record=trace))
+    running = Running([tiny(folder, cache_bytes=pages)], ServerOptions(record=trace))
     how = {"seed": 0, "trace": None, "rate": None, "clients": 4, "requests": 60, "shared": shared,
            "input": 256, "output": 12}  # fmt: skip
     try:

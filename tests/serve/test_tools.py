@@ -10,7 +10,7 @@ import pytest
 
 from genesis.llm.structured import Grammars
 from genesis.llm.tokenizer import Tokenizer
-from genesis.serve.tool_calls import Delta, Format, Parser, format_of, grammar
+from genesis.serve.tool_calls import CallFormat, Delta, Parser, format_of, grammar
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "get": {
@@ -22,14 +22,14 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "stop": {"type": "object", "properties": {}, "additionalProperties": False},
 }  # fmt: skip
-HERMES = Format("json", "<tool_call>", "</tool_call>", ("<think>", "</think>"))
-LLAMA = Format("json", "<|python_tag|>")
-MISTRAL = Format("list", "[TOOL_CALLS]")
-XML = Format("xml", "<tool_call>", "</tool_call>")
-HARMONY = Format("harmony")
+HERMES = CallFormat("json", "<tool_call>", "</tool_call>", ("<think>", "</think>"))
+LLAMA = CallFormat("json", "<|python_tag|>")
+MISTRAL = CallFormat("list", "[TOOL_CALLS]")
+XML = CallFormat("xml", "<tool_call>", "</tool_call>")
+HARMONY = CallFormat("harmony")
 CALL = '{"name": "get", "arguments": {"city": "a}\\"b", "n": [2, {"x": "]"}]}}'
 
-CASES: list[tuple[Format, str, str, str, list[tuple[str, Any]]]] = [
+CASES: list[tuple[CallFormat, str, str, str, list[tuple[str, Any]]]] = [
     (HERMES, "plain <b>text</b>", "plain <b>text</b>", "", []),
     (HERMES, f"<think>so {{</think>\n\nyes <tool_call>\n{CALL}\n</tool_call>\n<tool_call>"
      '{"name": "stop", "arguments": {}}</tool_call>\n', "yes ", "so {",
@@ -98,7 +98,7 @@ def test_arguments_come_before_their_call_ends() -> None:
         ("<|start|><|channel|>", HARMONY),
     ],
 )
-def test_the_template_shows_the_format(template: str, format: Format) -> None:
+def test_the_template_shows_the_format(template: str, format: CallFormat) -> None:
     assert format_of(template) == format
 
 
@@ -116,7 +116,7 @@ def _tokenizer() -> Tokenizer:
 
 
 @pytest.mark.parametrize("format", [HERMES, LLAMA, MISTRAL, XML, HARMONY])
-def test_by_its_grammar_only_valid_calls_are_written(format: Format) -> None:
+def test_by_its_grammar_only_valid_calls_are_written(format: CallFormat) -> None:
     tokenizer = _tokenizer()
     grammars = Grammars(tokenizer, tokenizer.vocab_size)
     written = grammar(format, SCHEMAS, tokenizer, many=False, thinking=False)

@@ -23,7 +23,7 @@ from genesis.ir.dtype import DType, as_dtype, uint8
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
-    from genesis.ir.node import Call
+    from genesis.ir.node import LibraryCall
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +280,7 @@ class CPUBackend(base.Backend):
     def synchronize(self) -> None:
         """Nothing to wait for: a program has ended when its call returns."""
 
-    def native_call(self, call: Call) -> base.NativeCall | None:
+    def native_call(self, call: LibraryCall) -> base.NativeCall | None:
         """Hand-written code, see `genesis.backends.cpu.library`."""
         from genesis.backends.cpu.library import native_call
 
@@ -297,10 +297,10 @@ class CPUBackend(base.Backend):
         Products of float32 are always exact but for the last bit.
         """
         # Not needed for what is found on disk.
-        from genesis.backends.cpu.binary import Source, binaries, source
+        from genesis.backends.cpu.binary import BinarySource, binaries, source
         from genesis.backends.cpu.codegen.render import render
 
-        def rendered(kernel: Kernel) -> Source:
+        def rendered(kernel: Kernel) -> BinarySource:
             with span("render", kernel.name):
                 r = render(kernel, self.chip)
             return source(r.text, r.symbols, r.scratch_bytes)

@@ -11,7 +11,7 @@ from genesis.backends.cpu.compile import emit, object_key
 from genesis.content_store import default, digest
 
 
-class Source(NamedTuple):
+class BinarySource(NamedTuple):
     """What becomes a binary: the key of its machine code, how to launch that, and the text."""
 
     key: str
@@ -19,7 +19,7 @@ class Source(NamedTuple):
     text: str
 
 
-def source(text: str, symbols: Sequence[tuple[str, str]], scratch_bytes: int) -> Source:
+def source(text: str, symbols: Sequence[tuple[str, str]], scratch_bytes: int) -> BinarySource:
     """A module whose phases are the (function, grid function) `symbols`.
 
     They get names that no other kernel has, so that objects can be linked together.
@@ -30,16 +30,16 @@ def source(text: str, symbols: Sequence[tuple[str, str]], scratch_bytes: int) ->
     for name in (name for pair in symbols for name in pair):
         text = text.replace(f'@"{name}"', f'@"{name}.{unique}"')
     phases = [[f"{function}.{unique}", f"{grid}.{unique}"] for function, grid in symbols]
-    return Source(object_key(text), {"phases": phases, "scratch": scratch_bytes}, text)
+    return BinarySource(object_key(text), {"phases": phases, "scratch": scratch_bytes}, text)
 
 
-def binaries(sources: Iterable[Source]) -> list[Binary]:
+def binaries(sources: Iterable[BinarySource]) -> list[Binary]:
     """Compile sources, in several processes, while the next ones are made.
 
     What was compiled before is found on disk.
     """
     store = default()
-    wanted: list[Source] = []
+    wanted: list[BinarySource] = []
     images: dict[str, bytes | None] = {}
 
     def missing() -> Iterator[str]:

@@ -18,22 +18,22 @@ from genesis.backends import base
 from genesis.backends.gpu.chip import Described, describe
 from genesis.backends.gpu.launch_metadata import parsed
 from genesis.backends.gpu.runtime import amd, mapped_host_memory, memory, nvidia, program
-from genesis.backends.gpu.runtime.driver import Device, Driver, DriverError
+from genesis.backends.gpu.runtime.driver import Driver, DriverError, GPUDevice
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
 from genesis.ir.numpy_library.exchange import carrier
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
-    from genesis.ir.node import Call
+    from genesis.ir.node import LibraryCall
 
 
 class GPUBackend(base.Backend):
     """A GPU, by the driver of its vendor and its number."""
 
     def __init__(self, driver: Driver, number: int) -> None:
-        self.device = Device(driver, number)
-        self.pool = memory.Pool(self.device)
+        self.device = GPUDevice(driver, number)
+        self.pool = memory.MemoryPool(self.device)
         self._transfers = Transfers(self.device)
         self._chip = describe(self.device)
         # DeviceCode is unloaded when no program has it any more.
@@ -144,7 +144,7 @@ class GPUBackend(base.Backend):
         return self.device.is_recorded()
 
     # ---- code
-    def native_call(self, call: Call) -> base.NativeCall | None:
+    def native_call(self, call: LibraryCall) -> base.NativeCall | None:
         """Hand-written code for an operation of the library."""
         from genesis.backends.gpu.library import native_call
 
@@ -171,12 +171,12 @@ class GPUBackend(base.Backend):
             records, self._code, self.device, self._transfers, library, self.link
         )
 
-    def link(self, mesh: str, axis: str) -> program.Link | None:
+    def link(self, mesh: str, axis: str) -> program.ExchangeLink | None:
         """What carries exchanges along an axis of a mesh, if it is not the host."""
         return None
 
     @cached_property
-    def library(self) -> program.Library | None:
+    def library(self) -> program.VendorLibrary | None:
         """The vendor's own code for what the host would compute otherwise."""
         return None
 
@@ -231,15 +231,15 @@ class CUDABackend(GPUBackend):
         super().__init__(nvidia.driver(), number)
 
     @cached_property
-    def library(self) -> program.Library:
+    def library(self) -> program.VendorLibrary:
         """cuFFT, cuBLAS and cuSOLVER, as far as they are installed."""
         from genesis.backends.gpu.library.nvidia_math import Mathematics
 
         return Mathematics(self.device, self.pool, self._transfers)
 
-    def link(self, mesh: str, axis: str) -> program.Link | None:
+    def link(self, mesh: str, axis: str) -> program.ExchangeLink | None:
         """NCCL, where all processes have it, and a device each."""
-        found: program.Link | None = carrier(mesh).link(axis, self)
+        found: program.ExchangeLink | None = carrier(mesh).link(axis, self)
         return found
 
 

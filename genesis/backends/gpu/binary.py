@@ -18,7 +18,7 @@ from typing import Any
 
 from genesis.backends.base import BadBinary, Binary
 from genesis.backends.gpu.codegen.render import render
-from genesis.backends.gpu.codegen.rendered_kernel import Argument, Source
+from genesis.backends.gpu.codegen.rendered_kernel import Argument, RenderedKernel
 from genesis.backends.gpu.codegen.warp_specialised import by_roles
 from genesis.backends.gpu.compile import compile, parse_target
 from genesis.backends.gpu.launch_metadata import Count, parsed
@@ -34,11 +34,11 @@ _OPERATIONS = {
 
 
 @dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """What to compile: a rendered kernel for a target."""
 
-    source: Source
-    loose: Source  # for arguments that begin anywhere
+    source: RenderedKernel
+    loose: RenderedKernel  # for arguments that begin anywhere
     target: str
     aligned: bool
     buffers: int
@@ -62,17 +62,17 @@ class Request:
         return self.source.signature(names)
 
 
-def request(kernel: Kernel, target: str, precision: str = "highest") -> Request:
+def request(kernel: Kernel, target: str, precision: str = "highest") -> CompileRequest:
     """What is to be compiled for a kernel."""
     source = by_roles(kernel, target) or render(kernel, precision, target)
     loose = render(kernel, precision, target, aligned=False) if source.words else source
     counts = len(kernel.buffers), len(kernel.symbols)
     written = tuple(k for k, b in enumerate(kernel.buffers) if b.role is not Role.INPUT)
     grids, others = (_grids(kernel, rendered.inside) for rendered in (source, loose))
-    return Request(source, loose, target, True, *counts, grids, written, others)
+    return CompileRequest(source, loose, target, True, *counts, grids, written, others)
 
 
-def made(wanted: Request) -> Binary:
+def made(wanted: CompileRequest) -> Binary:
     """The binary for a request."""
     compiled = compile(wanted.source, wanted.signature(), wanted.target)
     images: list[bytes] = []
@@ -99,7 +99,7 @@ def made(wanted: Request) -> Binary:
     return Binary(wanted.key, image, entry, wanted.source.text)
 
 
-def unaligned(binary: Binary) -> Request:
+def unaligned(binary: Binary) -> CompileRequest:
     """What is to be compiled so that a kernel's arguments may begin anywhere."""
     end = max((phase.code.stop for phase in parsed(binary).phases), default=0)
     try:
@@ -107,10 +107,10 @@ def unaligned(binary: Binary) -> Request:
         arguments = tuple(Argument(*a) for a in found["arguments"])
         names = ("num_warps", "num_stages", "registers")
         numbers: dict[str, Any] = {name: tuple(found[name]) for name in names}
-        source = Source(found["text"], tuple(found["functions"]), arguments, **numbers)
+        source = RenderedKernel(found["text"], tuple(found["functions"]), arguments, **numbers)
         entry, grids = parsed(binary), tuple(found["grids"])
         counts = entry.buffers, entry.symbols
-        return Request(source, source, found["target"], False, *counts, grids, entry.written)
+        return CompileRequest(source, source, found["target"], False, *counts, grids, entry.written)
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise BadBinary(f"kernel {binary.key} does not hold its text: {error}") from None
 
@@ -129,7 +129,7 @@ def unpacked(key: str, payload: bytes) -> Binary:
         raise BadBinary(f"kernel {key} is not as it was written: {error}") from None
 
 
-def _described(wanted: Request) -> dict[str, Any]:
+def _described(wanted: CompileRequest) -> dict[str, Any]:
     source = wanted.loose
     return {
         "text": source.text,

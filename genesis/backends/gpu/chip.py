@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genesis.backends.base import GPU
-from genesis.backends.gpu.runtime.driver import Device
+from genesis.backends.gpu.runtime.driver import GPUDevice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Described(GPU):
         return f"{self.architecture} {self.multiprocessors} {self.l1_bytes} {self.l2_bytes}"
 
 
-def describe(device: Device) -> Described:
+def describe(device: GPUDevice) -> Described:
     """The chip of a device."""
     number = device.attribute
     architecture = device.driver.architecture(device)

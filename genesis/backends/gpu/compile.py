@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from genesis.backends.gpu.codegen.rendered_kernel import Source
+from genesis.backends.gpu.codegen.rendered_kernel import RenderedKernel
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Resources:
     spilled: int
 
 
-def compile(source: Source, signature: Mapping[str, str], target: str) -> Compiled:
+def compile(source: RenderedKernel, signature: Mapping[str, str], target: str) -> Compiled:
     """Machine code of every phase for ``sm_90``, ``gfx942`` or another target of that form.
 
     `signature` gives the type of every argument in Triton's notation, with ``:16`` after those
-    that are multiples of 16; `Source.signature` makes one.
+    that are multiples of 16; `RenderedKernel.signature` makes one.
     """
     triton = _triton()
     from triton.backends.compiler import GPUTarget
@@ -116,7 +116,7 @@ def parse_target(target: str) -> tuple[str, int | str, int]:
     raise ValueError(f"{target!r} is not a target: write it like sm_90 or gfx942")
 
 
-def load(source: Source) -> ModuleType:
+def load(source: RenderedKernel) -> ModuleType:
     """The source as an imported module, from a file in the cache."""
     _triton()
     path = _write(source.text)

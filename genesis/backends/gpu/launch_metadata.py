@@ -20,7 +20,7 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseLaunch:
     """How to launch one phase: its function, and where its code is in the image."""
 
     name: str
@@ -33,17 +33,17 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LaunchMetadata:
     """What a binary's entry says, checked."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseLaunch, ...]
     buffers: int  # arguments that are pointers come first
     symbols: int  # the last arguments
     hidden: int  # pointers that Triton adds, and that are not used
     written: tuple[int, ...]  # the buffers that are not only read
 
 
-def parsed(binary: Binary) -> Entry:
+def parsed(binary: Binary) -> LaunchMetadata:
     """The entry of a binary, which may be from disk, so checked."""
     try:
         match binary.entry:
@@ -57,12 +57,12 @@ def parsed(binary: Binary) -> Entry:
                     code = slice(at, at + size)
                     ahead = tuple(int(k) for k in phase["ahead"])
                     how = threads, shared, phase["grid"], phase["waits"] is True, ahead
-                    phases.append(Phase(phase["name"], code, *how))
+                    phases.append(PhaseLaunch(phase["name"], code, *how))
                     at += size
                 written = tuple(int(k) for k in binary.entry["written"])
                 named = [k for k in (*written, *(k for p in phases for k in p.ahead)) if k >= b]
                 if at <= len(binary.image) and 0 <= min(b, n) and 0 <= h <= 8 and not named:
-                    return Entry(tuple(phases), b, n, h, written)
+                    return LaunchMetadata(tuple(phases), b, n, h, written)
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         pass
     raise BadBinary(f"{binary.entry!r} does not describe a kernel for a GPU")

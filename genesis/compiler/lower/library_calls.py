@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from genesis.backends.base import Backend, NativeCall
 from genesis.ir import ops
-from genesis.ir.node import Call, Node, topological
+from genesis.ir.node import LibraryCall, Node, topological
 from genesis.ir.size import Dim
 
 
@@ -25,9 +25,9 @@ class LoweredCall:
     native: NativeCall | None
 
     @property
-    def call(self) -> Call:
+    def call(self) -> LibraryCall:
         """What is called."""
-        found: Call = self.node.attr
+        found: LibraryCall = self.node.attr
         return found
 
     @property

@@ -23,7 +23,7 @@ from genesis.ir.size import Dim, bounds, product
 
 
 @dataclass(frozen=True)
-class Body:
+class ScanBody:
     """The graph that a SCAN repeats, over buffers.
 
     `parameters` are the leaves that stand for the inputs of the SCAN; those of what stays the same
@@ -68,7 +68,7 @@ class Body:
 class LoweredLoop:
     """A loop of kernels. Like a kernel, it has arguments: all it reads of the graph around it."""
 
-    body: Body
+    body: ScanBody
     steps: tuple[Lowered | LoweredCall | LoweredLoop, ...]
 
     @property
@@ -152,7 +152,7 @@ def _copied(n: Node) -> Node:
     return node(ops.RESHAPE, (n,), None, n.dtype, n.shape)
 
 
-def opened(scan: Node, items: Sequence[Node], fresh: Callable[[], int]) -> Body:
+def opened(scan: Node, items: Sequence[Node], fresh: Callable[[], int]) -> ScanBody:
     """The body of a SCAN of which `items` are asked for; `fresh` gives slots for its leaves."""
     loop: Recurrence = scan.attr
 
@@ -179,4 +179,4 @@ def opened(scan: Node, items: Sequence[Node], fresh: Callable[[], int]) -> Body:
     wanted = {item.attr: item for item in items}
     kept = [n for k, n in enumerate(loop.body) if k < loop.carries or k in wanted]
     placed = {n: parameters[n.attr] for n in topological(kept) if n.op is ops.PARAMETER}
-    return Body(scan, wanted, tuple(parameters), tuple(substitute(kept, placed)))
+    return ScanBody(scan, wanted, tuple(parameters), tuple(substitute(kept, placed)))

@@ -14,7 +14,7 @@ from typing import Any
 
 from genesis.compiler.partition.resharding import elements
 from genesis.ir import ops
-from genesis.ir.node import Call, Node, node, topological
+from genesis.ir.node import LibraryCall, Node, node, topological
 
 #: Bytes of a bucket; beyond that size, a larger exchange is not much cheaper per byte.
 BUCKET = 4 << 20
@@ -103,7 +103,9 @@ def _ordered(order: Sequence[Node], members: Mapping[Node, list[Node]]) -> list[
     return topological(order, inputs)
 
 
-def _joined(bucket: Sequence[Node]) -> Call:
-    first: Call = bucket[0].attr
+def _joined(bucket: Sequence[Node]) -> LibraryCall:
+    first: LibraryCall = bucket[0].attr
     operands = tuple(m.attr.operands[0] for m in bucket)
-    return Call(first.name, first.options, operands, tuple(m.attr.results[0] for m in bucket))
+    return LibraryCall(
+        first.name, first.options, operands, tuple(m.attr.results[0] for m in bucket)
+    )

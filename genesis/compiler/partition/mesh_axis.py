@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from genesis.compiler.partition.resharding import PARTIAL, Conversions, State
-from genesis.compiler.partition.rules import Form, reshaped, rule_of
+from genesis.compiler.partition.rules import ShardedForm, reshaped, rule_of
 from genesis.ir import ops
 from genesis.ir.node import Leaf, Node, Shape, node, topological
 from genesis.ir.placement import Split
 
 
-class Axis(Conversions):
+class AxisPass(Conversions):
     """The pass along an axis of so many ranks; `leaves` are split as they say, by slot."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Axis(Conversions):
             self.kept(n, None, False, n)
         else:
             form = rule_of(n.op)(self, n)
-            if isinstance(form, Form):
+            if isinstance(form, ShardedForm):
                 inputs = [self.to(i, s) for i, s in zip(n.inputs, form.wanted, strict=True)]
                 attr = n.attr if form.attr is None else form.attr
                 shape = self.shape(n.shape, form.state)

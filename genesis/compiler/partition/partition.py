@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from genesis.compiler.partition.buckets import bucketed
-from genesis.compiler.partition.mesh_axis import Axis
+from genesis.compiler.partition.mesh_axis import AxisPass
 from genesis.compiler.partition.regather import regathered
 from genesis.compiler.partition.resharding import elements
 from genesis.compiler.partition.rules import is_constraint
 from genesis.compiler.program.digest import spell
 from genesis.compiler.verify.collectives import verify_states
 from genesis.ir import ops
-from genesis.ir.node import Call, Node, topological
+from genesis.ir.node import LibraryCall, Node, topological
 from genesis.ir.placement import MeshShape, Placement, Split, placed
 from genesis.ir.size import Size
 
@@ -62,7 +62,7 @@ def partition(
                 found.append(None)
             continue
         given = {slot: s for slot, p in leaves.items() if (s := p.splits[k]) is not None}
-        done = Axis(mesh.name, axis, size, given, local)
+        done = AxisPass(mesh.name, axis, size, given, local)
         for number, (root, want) in enumerate(zip(local, wanted, strict=True)):
             split = _split(done, root, want, k)
             local[number] = done.to(root, None if split is None else split.dim)
@@ -74,7 +74,7 @@ def partition(
     return Partitioned(mesh, final, placements, sources)
 
 
-def _split(done: Axis, root: Node, want: Wanted, k: int) -> Split | None:
+def _split(done: AxisPass, root: Node, want: Wanted, k: int) -> Split | None:
     """How a result lies along an axis."""
     if not isinstance(want, Free):
         return None if want is None else want.splits[k]
@@ -129,7 +129,7 @@ def exchanges(roots: Sequence[Node]) -> Iterator[tuple[Node, int]]:
     """The exchanges of a graph, in order, each with the bytes that a rank hands over."""
     for n in topological(roots):
         if n.op is ops.CALL and n.attr.name.startswith("exchange."):
-            what: Call = n.attr
+            what: LibraryCall = n.attr
             yield n, sum(elements(s) * d.itemsize for d, s in what.operands)
 
 

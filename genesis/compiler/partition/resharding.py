@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from genesis.ir import ops
-from genesis.ir.node import Call, Node, Shape, node
+from genesis.ir.node import LibraryCall, Node, Shape, node
 from genesis.ir.placement import rank_of
 from genesis.ir.size import evaluate, product
 
@@ -78,8 +78,9 @@ class Conversions:
     def call(self, name: str, x: Node, first: object = None, *options: object) -> Node:
         """The result of an exchange; `first` is its new first extent."""
         shape = x.shape if first is None else (first, *x.shape[1:])
+        options = (self.mesh, self.axis, *options)
         operand, result = (x.dtype, x.shape), (x.dtype, shape)
-        what = Call(f"exchange.{name}", (self.mesh, self.axis, *options), (operand,), (result,))  # type: ignore[arg-type]
+        what = LibraryCall(f"exchange.{name}", options, (operand,), (result,))  # type: ignore[arg-type]
         called = node(ops.CALL, (x,), what, x.dtype, ())
         return node(ops.ITEM, (called,), 0, x.dtype, shape)  # type: ignore[arg-type]
 

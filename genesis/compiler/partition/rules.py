@@ -25,10 +25,10 @@ from genesis.ir.ops import Op
 from genesis.ir.size import Dim, evaluate
 
 if TYPE_CHECKING:
-    from genesis.compiler.partition.mesh_axis import Axis
+    from genesis.compiler.partition.mesh_axis import AxisPass
 
 
-class Form(NamedTuple):
+class ShardedForm(NamedTuple):
     """What becomes of a node: the state of the result, and those wanted of the inputs."""
 
     state: State
@@ -37,32 +37,32 @@ class Form(NamedTuple):
     stored: bool = False
 
 
-Rule = Callable[["Axis", Node], "Form | Node"]
+Rule = Callable[["AxisPass", Node], "ShardedForm | Node"]
 
 
-def whole(p: Axis, n: Node) -> Form:
+def whole(p: AxisPass, n: Node) -> ShardedForm:
     """Everybody computes everything."""
-    return Form(None, (None,) * len(n.inputs))
+    return ShardedForm(None, (None,) * len(n.inputs))
 
 
 # ---- elementwise
-def pointwise(p: Axis, n: Node) -> Form:
+def pointwise(p: AxisPass, n: Node) -> ShardedForm:
     """Blocks stay blocks, where the inputs can agree on a dimension."""
     same = [bool(n.shape) and i.shape == n.shape for i in n.inputs]
     dim, stored = agreed(p, [i for i, s in zip(n.inputs, same, strict=True) if s])
     if dim is None and PARTIAL in p.states(n):
         if _is_linear(p, n):
-            return Form(PARTIAL, tuple(p.states(n)))
+            return ShardedForm(PARTIAL, tuple(p.states(n)))
         dim, stored = p.hints.get(n), True
         if dim is None:
             hints = [p.hints[i] for i, s in zip(n.inputs, same, strict=True) if s and i in p.hints]
             dim = hints[0] if hints else None
     if dim is None:
         return whole(p, n)
-    return Form(dim, tuple(dim if s else None for s in same), stored=stored)
+    return ShardedForm(dim, tuple(dim if s else None for s in same), stored=stored)
 
 
-def agreed(p: Axis, inputs: list[Node]) -> tuple[int | None, bool]:
+def agreed(p: AxisPass, inputs: list[Node]) -> tuple[int | None, bool]:
     """The dimension that most inputs are split along, and whether that is only how they lie."""
     for stored in (False, True):
         found = [
@@ -73,7 +73,7 @@ def agreed(p: Axis, inputs: list[Node]) -> tuple[int | None, bool]:
     return None, False
 
 
-def _is_linear(p: Axis, n: Node) -> bool:
+def _is_linear(p: AxisPass, n: Node) -> bool:
     """Whether the sum of what ranks compute of partial inputs is the node."""
     states = p.states(n)
     partial = [s == PARTIAL for s in states]
@@ -101,7 +101,7 @@ def _is_wider(n: Node) -> bool:
     return source.kind == n.dtype.kind == "float" and n.dtype.itemsize >= source.itemsize
 
 
-def stays(p: Axis, i: Node, n: Node) -> bool:
+def stays(p: AxisPass, i: Node, n: Node) -> bool:
     """Whether a partial sum is better summed up after `n`: nobody else reads it, and it is more."""
     return p.uses[i] == 1 and elements(n.shape) <= elements(i.shape)
 
@@ -114,7 +114,9 @@ def is_zero(n: Node) -> bool:
 
 
 # ---- movement
-def moved(p: Axis, n: Node, dim: Callable[[int], int | None], keeps: bool = False) -> Form:
+def moved(
+    p: AxisPass, n: Node, dim: Callable[[int], int | None], keeps: bool = False
+) -> ShardedForm:
     """Movement of input 0: a block along a dimension is one along `dim` of it, or of nothing.
 
     What is stored is gathered first, unless the operation `keeps` it.
@@ -124,27 +126,27 @@ def moved(p: Axis, n: Node, dim: Callable[[int], int | None], keeps: bool = Fals
     rest = (None,) * len(others)
     if state == PARTIAL:
         fits = stays(p, x, n) and all(is_zero(i) for i in others)
-        return Form(PARTIAL, (PARTIAL, *rest)) if fits else whole(p, n)
+        return ShardedForm(PARTIAL, (PARTIAL, *rest)) if fits else whole(p, n)
     if state is None or (x in p.stored and not keeps):
         return whole(p, n)
     assert isinstance(state, int)
     target = dim(state)
     if target is None:
         return whole(p, n)
-    return Form(target, (state, *rest), stored=x in p.stored)
+    return ShardedForm(target, (state, *rest), stored=x in p.stored)
 
 
-def permute(p: Axis, n: Node) -> Form:
+def permute(p: AxisPass, n: Node) -> ShardedForm:
     """The dimension goes along."""
     return moved(p, n, n.attr.index, keeps=True)
 
 
-def expand(p: Axis, n: Node) -> Form:
+def expand(p: AxisPass, n: Node) -> ShardedForm:
     """What repeats was there once; other dimensions stay."""
     return moved(p, n, lambda dim: dim if n.shape[dim] == n.inputs[0].shape[dim] else None)
 
 
-def reshape(p: Axis, n: Node) -> Form:
+def reshape(p: AxisPass, n: Node) -> ShardedForm:
     """A block is one again where a dimension begins at the same place.
 
     One in the middle of dimensions that become one is turned to the first of these: everybody sends
@@ -156,11 +158,11 @@ def reshape(p: Axis, n: Node) -> Form:
         for dim in filter(lambda d: p.divides(x.shape, d), range(state)):
             target = reshaped(p, x, n, dim)
             if target is not None:
-                return Form(target, (dim,))
+                return ShardedForm(target, (dim,))
     return moved(p, n, lambda dim: reshaped(p, x, n, dim), keeps=True)
 
 
-def reshaped(p: Axis, source: Node, target: Node, dim: int) -> int | None:
+def reshaped(p: AxisPass, source: Node, target: Node, dim: int) -> int | None:
     """The dimension of `target` whose blocks are those of `source` along `dim`, if there is one."""
     before = elements(source.shape[:dim])
     for d in range(len(target.shape)):
@@ -169,41 +171,41 @@ def reshaped(p: Axis, source: Node, target: Node, dim: int) -> int | None:
     return None
 
 
-def steps(p: Axis, n: Node) -> Form:
+def steps(p: AxisPass, n: Node) -> ShardedForm:
     """SLICE and PAD: dimensions that they leave alone."""
     x = n.inputs[0]
     return moved(p, n, lambda d: d if n.shape[d] == x.shape[d] and n.attr[d] == (0, 1) else None)
 
 
-def window(p: Axis, n: Node) -> Form:
+def window(p: AxisPass, n: Node) -> ShardedForm:
     """All dimensions but the one that windows slide along."""
     return moved(p, n, lambda dim: None if dim == n.attr[0] else dim)
 
 
 # ---- sums
-def reduction(p: Axis, n: Node) -> Form | Node:
+def reduction(p: AxisPass, n: Node) -> ShardedForm | Node:
     """A block of the result, or what all ranks have combined."""
     x = n.inputs[0]
     state = p.state[x]
     if state == PARTIAL and n.op is ops.SUM and stays(p, x, n):
-        return Form(PARTIAL, (PARTIAL,))
+        return ShardedForm(PARTIAL, (PARTIAL,))
     if not isinstance(state, int):
         return whole(p, n)
     if state not in n.attr:
         kept = state - sum(axis < state for axis in n.attr)
-        return Form(kept, (state,), stored=x in p.stored)
+        return ShardedForm(kept, (state,), stored=x in p.stored)
     if n.op is ops.SUM:
-        return Form(PARTIAL, (state,))
+        return ShardedForm(PARTIAL, (state,))
     how = {ops.PROD: "prod", ops.AMAX: "max", ops.AMIN: "min"}[n.op]
     return p.reduce(n.with_inputs((p.to(x, state),)), how)
 
 
-def contract(p: Axis, n: Node) -> Form:
+def contract(p: AxisPass, n: Node) -> ShardedForm:
     """Blocks along one label; a block of a label that is summed over gives a partial sum."""
     states = p.states(n)
     for k, other in ((0, 1), (1, 0)):
         if states[k] == PARTIAL and states[other] is None and stays(p, n.inputs[k], n):
-            return Form(PARTIAL, tuple(states))
+            return ShardedForm(PARTIAL, tuple(states))
     lhs, rhs, out = n.attr
     found: list[tuple[Any, Any]] = []  # sizes and labels
     for i, labels in zip(n.inputs, (lhs, rhs), strict=True):
@@ -216,10 +218,10 @@ def contract(p: Axis, n: Node) -> Form:
     if len(found) == 2:
         label = _cheaper(p, n, label)
     wanted = tuple(labels.index(label) if label in labels else None for labels in (lhs, rhs))
-    return Form(out.index(label) if label in out else PARTIAL, wanted)
+    return ShardedForm(out.index(label) if label in out else PARTIAL, wanted)
 
 
-def _cheaper(p: Axis, n: Node, label: Any) -> Any:
+def _cheaper(p: AxisPass, n: Node, label: Any) -> Any:
     """Of two operands in blocks along different labels, the label that less is moved for.
 
     The operand without it is gathered; one that has both labels is turned, which moves a piece for
@@ -242,7 +244,7 @@ def _cheaper(p: Axis, n: Node, label: Any) -> Any:
 
 
 # ---- indexing
-def gather(p: Axis, n: Node) -> Form | Node:
+def gather(p: AxisPass, n: Node) -> ShardedForm | Node:
     """Rows for this rank's indices, a block of every row, or zero for rows that lie elsewhere."""
     x, *indices = n.inputs
     axes, first, rank = n.attr, n.attr[0], len(n.inputs[1].shape)
@@ -259,9 +261,9 @@ def gather(p: Axis, n: Node) -> Form | Node:
         local = (p.to(x, axis), *_own_indices(p, n, axis, along))
         return p.split(n, first + along, node(n.op, local, n.attr, n.dtype, shape))
     if dim is not None:
-        return Form(first + dim, (None, *(dim,) * len(indices)))
+        return ShardedForm(first + dim, (None, *(dim,) * len(indices)))
     if isinstance(state, int) and state not in axes:
-        return Form(_kept(state, axes, rank), (state, *(None,) * len(indices)))
+        return ShardedForm(_kept(state, axes, rank), (state, *(None,) * len(indices)))
     if isinstance(state, int):
         return p.partial(n, _own_rows(p, n, p.to(x, state), state))
     return whole(p, n)
@@ -271,7 +273,7 @@ def gather(p: Axis, n: Node) -> Form | Node:
 _FEW = 1024
 
 
-def _sources(p: Axis, n: Node) -> tuple[int, ...] | None:
+def _sources(p: AxisPass, n: Node) -> tuple[int, ...] | None:
     """Whose block every rank takes, if an index that is known now moves blocks as a whole."""
     x, index = n.inputs
     rows = x.shape[n.attr[0]]
@@ -322,7 +324,7 @@ def _counted(index: Node) -> int | None:
     return dims[0] if index.op is ops.IOTA and len(dims) == 1 else None
 
 
-def _own_indices(p: Axis, n: Node, axis: int, along: int) -> list[Node]:
+def _own_indices(p: AxisPass, n: Node, axis: int, along: int) -> list[Node]:
     """Blocks of indices; those of `axis` count from this rank's first row."""
     axes = n.attr if n.op is ops.GATHER else n.attr[0]
     rows = p.shape(n.inputs[0].shape, axis)[axis]
@@ -330,7 +332,7 @@ def _own_indices(p: Axis, n: Node, axis: int, along: int) -> list[Node]:
     return [_shifted(p, b, rows) if a == axis else b for a, b in zip(axes, blocks, strict=True)]
 
 
-def _own_rows(p: Axis, n: Node, x: Node, axis: int) -> Node:
+def _own_rows(p: AxisPass, n: Node, x: Node, axis: int) -> Node:
     """What is gathered of this rank's rows along an axis, and zero for rows of others."""
     indices = [p.to(index, None) for index in n.inputs[1:]]
     number, first = n.attr.index(axis), n.attr[0]
@@ -353,7 +355,7 @@ def _own_rows(p: Axis, n: Node, x: Node, axis: int) -> Node:
     return elementwise(ops.WHERE, mask, found, const(0, n.dtype))
 
 
-def _shifted(p: Axis, index: Node, rows: Dim) -> Node:
+def _shifted(p: AxisPass, index: Node, rows: Dim) -> Node:
     """An index counted from this rank's first row."""
     return elementwise(ops.SUB, _cast(index), node(ops.SIZE, (), p.rank * rows, int64))
 
@@ -362,7 +364,7 @@ def _cast(index: Node) -> Node:
     return index if index.dtype is int64 else node(ops.CAST, (index,), None, int64, index.shape)
 
 
-def scatter(p: Axis, n: Node) -> Form | Node:
+def scatter(p: AxisPass, n: Node) -> ShardedForm | Node:
     """Blocks of rows that are not indexed, own rows, or for sums into zeros each rank's updates."""
     x, *indices, updates = n.inputs
     axes, mode = n.attr
@@ -373,7 +375,7 @@ def scatter(p: Axis, n: Node) -> Form | Node:
     along = agreed(p, indices)[0] if inner is None else inner
     whole_indices = (None,) * len(indices)
     if isinstance(state, int) and state not in axes:
-        return Form(state, (state, *whole_indices, _kept(state, axes, rank)))
+        return ShardedForm(state, (state, *whole_indices, _kept(state, axes, rank)))
     own = _row_by_row(n, state, along)
     if own is not None:
         axis, dim = own
@@ -388,18 +390,18 @@ def scatter(p: Axis, n: Node) -> Form | Node:
     if isinstance(given, int) and inner is None and is_zero(x):
         dims = [d for d in range(len(x.shape)) if d not in axes]
         dim = next(d for d in dims if _kept(d, axes, rank) == given)
-        return Form(dim, (dim, *whole_indices, given))
+        return ShardedForm(dim, (dim, *whole_indices, given))
     if mode == "add" and is_zero(x) and along is not None:
-        return Form(PARTIAL, (None, *(along,) * len(indices), first + along))
+        return ShardedForm(PARTIAL, (None, *(along,) * len(indices), first + along))
     return whole(p, n)
 
 
-def update(p: Axis, n: Node) -> Form:
+def update(p: AxisPass, n: Node) -> ShardedForm:
     """Dimensions that are written from end to end."""
     x, value = n.inputs
     states = p.states(n)
     if states == [PARTIAL, PARTIAL] and stays(p, x, n) and p.uses[value] == 1:
-        return Form(PARTIAL, (PARTIAL, PARTIAL))
+        return ShardedForm(PARTIAL, (PARTIAL, PARTIAL))
     for i in (x, value):
         dim = p.state[i]
         if (
@@ -408,29 +410,29 @@ def update(p: Axis, n: Node) -> Form:
             and x.shape[dim] == value.shape[dim]
             and n.attr[dim] == (0, 1)
         ):
-            return Form(dim, (dim, dim))
+            return ShardedForm(dim, (dim, dim))
     return whole(p, n)
 
 
-def prefix(p: Axis, n: Node) -> Form:
+def prefix(p: AxisPass, n: Node) -> ShardedForm:
     """All dimensions but the one that is run along."""
     dim, _ = agreed(p, list(n.inputs))
     if dim is None or dim == n.attr.axis:
         return whole(p, n)
-    return Form(dim, (dim,) * len(n.inputs))
+    return ShardedForm(dim, (dim,) * len(n.inputs))
 
 
 # ---- complex numbers
-def as_real(p: Axis, n: Node) -> Form:
+def as_real(p: AxisPass, n: Node) -> ShardedForm:
     """The parts are a dimension that comes or goes last."""
     state = p.state[n.inputs[0]]
     if isinstance(state, int) and state < len(n.shape):
-        return Form(state, (state,))
+        return ShardedForm(state, (state,))
     return whole(p, n)
 
 
 # ---- boundaries
-def item(p: Axis, n: Node) -> Form | Node:
+def item(p: AxisPass, n: Node) -> ShardedForm | Node:
     """A result of a call; exchanges along other axes of the mesh go on with blocks."""
     called = n.inputs[0]
     if is_constraint(called):
@@ -452,7 +454,7 @@ def is_constraint(n: Node) -> bool:
     return n.op is ops.CALL and n.attr.name == "placement.constrain"
 
 
-def _constrained(p: Axis, n: Node) -> Node:
+def _constrained(p: AxisPass, n: Node) -> Node:
     """What lies as it is wished; along axes without a wish as it comes, if that leaves room."""
     (x,) = n.inputs[0].inputs
     axes, _, pairs = n.inputs[0].attr.options
@@ -467,7 +469,7 @@ def _constrained(p: Axis, n: Node) -> Node:
     return p.kept(n, state, stored, _again(p, n, p.to(x, state), p.shape(n.shape, state)))
 
 
-def _again(p: Axis, n: Node, x: Node, shape: Any) -> Node:
+def _again(p: AxisPass, n: Node, x: Node, shape: Any) -> Node:
     """An exchange along another axis, or a constraint, of what this rank has."""
     what = n.inputs[0].attr
     forms = ((x.dtype, x.shape),), ((n.dtype, shape),)
@@ -475,7 +477,7 @@ def _again(p: Axis, n: Node, x: Node, shape: Any) -> Node:
     return node(ops.ITEM, (node(ops.CALL, (x,), call, x.dtype, ()),), 0, n.dtype, shape)
 
 
-def called(p: Axis, n: Node) -> Form | Node:
+def called(p: AxisPass, n: Node) -> ShardedForm | Node:
     """A call needs everything; an exchange or a constraint is made again with its result."""
     if n.attr.name.startswith("exchange.") or is_constraint(n):
         return n

@@ -22,7 +22,14 @@ from genesis.compiler.lower.lower import Lowered
 from genesis.compiler.lower.scan import LoweredLoop, Steps, loops, unrolled
 from genesis.compiler.program.kernel_order import buffer_bytes, results_of
 from genesis.compiler.program.memory_plan import Temporary
-from genesis.compiler.program.program import Derivation, Early, Output, Program, Stage, Step
+from genesis.compiler.program.program import (
+    Derivation,
+    Early,
+    GraphStage,
+    Output,
+    Program,
+    ProgramStep,
+)
 from genesis.compiler.program.reuse_inputs import overwrites
 from genesis.compiler.schedule.steps.queries import accesses, elements
 from genesis.content_store import digest
@@ -57,7 +64,7 @@ def assemble(
     reuses: Mapping[Node, int],
     backend: Backend,
     origins: Mapping[Node, Node],
-    stages: Sequence[Stage],
+    stages: Sequence[GraphStage],
 ) -> Program:
     """The program that runs `steps`, whose kernels were `built` in order, to compute `roots`.
 
@@ -116,7 +123,7 @@ class _Assembly:
         self.temporaries: list[Temporary] = []
         self.numbers: dict[int, int] = {}  # which temporary a frame slot is of
         self.written: dict[Node, int] = {}  # the launch that first writes a value
-        self.steps: list[Step | LoweredCall] = []
+        self.steps: list[ProgramStep | LoweredCall] = []
         self.pointers: Iterator[int] = iter(())
         self.leaves: dict[int, int] = {}  # where the leaves of bodies are
         self.depths: dict[int, int] = {}  # the number of loops around what such a leaf stands for
@@ -188,7 +195,7 @@ class _Assembly:
         repeats: Dim = 1
         for loop in self.around:
             repeats = repeats * loop.scan.attr.length
-        self.steps.append(Step(low, made, repeats, tuple(loop.scan for loop in self.around)))
+        self.steps.append(ProgramStep(low, made, repeats, tuple(loop.scan for loop in self.around)))
         launch = Launch(made.binary, tuple(arguments))
         count = len(made.kernel.phases)
         outputs = zip(made.kernel.buffers, arguments, strict=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 from genesis.content_store import digest
 from genesis.ir.dtype import DType
-from genesis.ir.node import Call, Leaf, Node, Prefix, Recurrence, Shape, topological
+from genesis.ir.node import Leaf, LibraryCall, Node, Prefix, Recurrence, Shape, topological
 from genesis.ir.size import Quotient, Size, Symbol
 
 
@@ -60,7 +60,7 @@ def spell(x: Any) -> str:
     if isinstance(x, Recurrence):
         loop = spell((x.carries, x.xs, x.length, x.reverse))
         return f"recurrence({identity(x.body)},{loop})"
-    if isinstance(x, Call):
+    if isinstance(x, LibraryCall):
         return f"call({spell((x.name, x.options, x.operands, x.results))})"
     if isinstance(x, Prefix):
         combined = identity((*x.merge, *x.identity))

@@ -19,7 +19,7 @@ from genesis.backends import base
 from genesis.compiler.program.memory_plan import Temporary
 from genesis.compiler.program.program import Derivation, Early, Output, Program
 from genesis.compiler.tuning_records import database, kernel_key, target_of, told
-from genesis.content_store import Store
+from genesis.content_store import ContentStore
 from genesis.ir.dtype import ALL, DType
 from genesis.ir.node import Form
 from genesis.ir.numpy_library import reference
@@ -39,7 +39,7 @@ class Malformed(ValueError):
 # ---- writing
 
 
-def save(store: Store, key: str, program: Program) -> None:
+def save(store: ContentStore, key: str, program: Program) -> None:
     """Keep a program and whatever code of it is not in the store yet."""
     binaries = {launch.binary.key: launch.binary for launch in program.launches}
     for name, binary in binaries.items():
@@ -113,7 +113,7 @@ def _written(size: Dim) -> Any:
 
 
 def load(
-    store: Store,
+    store: ContentStore,
     key: str,
     outputs: Sequence[Form],
     backend: base.Backend,
@@ -153,7 +153,7 @@ def _program(
     forms: Sequence[Form],
     backend: base.Backend,
     derive: Callable[[], Derivation],
-    store: Store,
+    store: ContentStore,
 ) -> Program:
     """The program of a file; raises Malformed unless every name and number makes sense."""
     buffers = _number(content["buffers"])
@@ -287,7 +287,7 @@ def _moved(records: Sequence[base.Record]) -> Iterator[list[int]]:
             yield from _moved(record.body)
 
 
-def _binary(parts: list[Any], store: Store) -> base.Binary:
+def _binary(parts: list[Any], store: ContentStore) -> base.Binary:
     name, entry = parts
     image = store.get("object", _text(name))
     if image is None:

@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskList:
     """All tasks, in an order in which they can run.
 
     `nbytes` are the sizes of values in memory of the program's own; results stay to the end.
@@ -133,11 +133,11 @@ class Work:
         return sum(self.tasks[k].cost for k in sequence)
 
 
-def ordered(work: Work) -> list[int]:
+def ordered(work: TaskList) -> list[int]:
     """The order of tasks, of those tried, with the lowest peak.
 
     >>> tasks = Task((), ("a",)), Task((), ("b",)), Task(("a",), ("y",)), Task(("b",), ("z",))
-    >>> ordered(Work(tasks, {"a": 9, "b": 9, "y": 1, "z": 1}, frozenset("yz")))
+    >>> ordered(TaskList(tasks, {"a": 9, "b": 9, "y": 1, "z": 1}, frozenset("yz")))
     [0, 2, 1, 3]
     """
     given = list(range(len(work.tasks)))
@@ -145,7 +145,7 @@ def ordered(work: Work) -> list[int]:
     return min((given, _early(work, given), late, _early(work, late)), key=work.peak)
 
 
-def _early(work: Work, order: Sequence[int]) -> list[int]:
+def _early(work: TaskList, order: Sequence[int]) -> list[int]:
     """An order in which what frees at least as much as it takes runs as soon as it can."""
     tasks, size = work.tasks, work.temporary
     waiting = {v: set(readers) for v, readers in work.readers.items()}
@@ -164,7 +164,7 @@ def _early(work: Work, order: Sequence[int]) -> list[int]:
     return _listed(work.before, order, price, run)
 
 
-def _late(work: Work, order: Sequence[int]) -> list[int]:
+def _late(work: TaskList, order: Sequence[int]) -> list[int]:
     """An order in which what takes at least as much as it frees runs as late as it can.
 
     Looking from the end, a value comes about with its last use and is gone where it is written.
@@ -252,7 +252,7 @@ def work_of(
     roots: Sequence[Node],
     overwritten: Mapping[Node, int],
     costs: bool = False,
-) -> Work:
+) -> TaskList:
     """Steps whose kernels were `built`, in order, as tasks.
 
     `overwritten` gives the input slots that values are written to. Symbolic sizes count as typical.
@@ -286,7 +286,7 @@ def work_of(
                     if item is not None:
                         nbytes[item] *= 2  # a carry has two places
         tasks.append(Task(reads, writes, scratch, cost, once))
-    return Work(tuple(tasks), nbytes, frozenset(n for n in roots if n not in overwritten))
+    return TaskList(tuple(tasks), nbytes, frozenset(n for n in roots if n not in overwritten))
 
 
 def _unplanned(step: LoweredCall | LoweredLoop, made: Iterator[Built]) -> int:

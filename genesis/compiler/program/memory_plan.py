@@ -36,7 +36,7 @@ class Room(NamedTuple):
     first: int
 
 
-class Placement(NamedTuple):
+class MemoryPlan(NamedTuple):
     """Where temporaries lie: each in a room, by number, or in the block (None), at an offset."""
 
     rooms: tuple[int | None, ...]
@@ -46,7 +46,7 @@ class Placement(NamedTuple):
 
 def place(
     temporaries: Sequence[Temporary], rooms: Sequence[Room], sizes: Mapping[str, int]
-) -> Placement:
+) -> MemoryPlan:
     """A place for every temporary, in a room where it fits, and the size of the block.
 
     One after the other, each at the lowest offset where no temporary alive at the same time lies.
@@ -54,14 +54,14 @@ def place(
 
     >>> block = [Temporary(100, 0, 1), Temporary(100, 1, 2), Temporary(64, 2, 3)]
     >>> place(block, [], {})
-    Placement(rooms=(None, None, None), offsets=(0, 128, 0), total=256)
+    MemoryPlan(rooms=(None, None, None), offsets=(0, 128, 0), total=256)
     >>> place(block, [Room(300, first=3)], {}).total
     64
     """
     lengths = [_aligned(evaluate(t.nbytes, sizes)) for t in temporaries]
     space = [evaluate(room.nbytes, sizes) for room in rooms]
     least = max(0, _most_alive(temporaries, lengths) - sum(space))
-    best: Placement | None = None
+    best: MemoryPlan | None = None
     for key in _ORDERS:
         order = sorted(range(len(temporaries)), key=lambda i: key(temporaries[i], lengths[i]))
         found = _placed(order, temporaries, lengths, rooms, space)
@@ -74,7 +74,7 @@ def place(
 
 
 def require_apart(
-    placement: Placement,
+    placement: MemoryPlan,
     temporaries: Sequence[Temporary],
     rooms: Sequence[Room],
     sizes: Mapping[str, int],
@@ -84,7 +84,7 @@ def require_apart(
     The half of a program's proof (`verify_program`) that depends on sizes.
 
     >>> block = [Temporary(100, 0, 1), Temporary(100, 1, 2)]
-    >>> require_apart(Placement((None, None), (0, 64), 256), block, [], {})  # doctest: +ELLIPSIS
+    >>> require_apart(MemoryPlan((None, None), (0, 64), 256), block, [], {})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     genesis.compiler.program.memory_plan.WrongProgram: temporaries 0 and 1 share bytes and ...
     """
@@ -119,7 +119,7 @@ def _placed(
     lengths: Sequence[int],
     rooms: Sequence[Room],
     space: Sequence[int],
-) -> Placement:
+) -> MemoryPlan:
     """Temporaries placed in the given order; rooms that are written first come first."""
     chosen: list[int | None] = [None] * len(temporaries)
     offsets = [0] * len(temporaries)
@@ -148,7 +148,7 @@ def _placed(
             chosen[i], offsets[i] = room, offset
             others.append(i)
             break
-    return Placement(tuple(chosen), tuple(offsets), total)
+    return MemoryPlan(tuple(chosen), tuple(offsets), total)
 
 
 def _most_alive(temporaries: Sequence[Temporary], lengths: Sequence[int]) -> int:

@@ -41,7 +41,7 @@ Form = tuple[str, tuple[int, ...], int]
 _shared: WeakKeyDictionary[Any, WeakValueDictionary[Form, Memory]] = WeakKeyDictionary()
 
 
-class Kept:
+class KeptValues:
     """What a program keeps for certain sizes; of its inputs, those in `steady` slots may stay."""
 
     def __init__(self, program: Program, sizes: Mapping[str, int], steady: Collection[int]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from genesis import events
 from genesis.backends.base import Backend, Executable, Host, Launch, Memory, Record, launches
-from genesis.compiler.program.memory_plan import Placement, Room, Temporary, place, require_apart
+from genesis.compiler.program.memory_plan import MemoryPlan, Room, Temporary, place, require_apart
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, encode
 from genesis.ir.node import Node, Shape, node
@@ -80,7 +80,7 @@ class Early(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One launch, with what it came from: for people and for tests.
 
     In a loop it runs `repeats` times; `loops` are the SCANs around it, the outermost first.
@@ -92,7 +92,7 @@ class Step:
     loops: tuple[Node, ...] = ()
 
 
-class Stage(NamedTuple):
+class GraphStage(NamedTuple):
     """The graph after a stage of the compiler that rewrites graphs."""
 
     name: str
@@ -106,9 +106,9 @@ class Derivation:
     `stages` are the graph as it was given, and as it was after each stage that changed it.
     """
 
-    steps: tuple[Step | LoweredCall, ...]
+    steps: tuple[ProgramStep | LoweredCall, ...]
     origins: Mapping[Node, Node]
-    stages: tuple[Stage, ...]
+    stages: tuple[GraphStage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +144,9 @@ class Program:
         return self.derive()
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProgramStep, ...]:
         """The generated kernels in the order of their launches, with what they came from."""
-        return tuple(step for step in self.derivation.steps if isinstance(step, Step))
+        return tuple(step for step in self.derivation.steps if isinstance(step, ProgramStep))
 
     @property
     def origins(self) -> Mapping[Node, Node]:
@@ -260,13 +260,13 @@ class Program:
 
     def placement(
         self, sizes: Mapping[str, int], elsewhere: frozenset[int] = frozenset()
-    ) -> Placement:
+    ) -> MemoryPlan:
         """Where the temporaries lie; a room is the memory of the output of that number.
 
         Those in slots `elsewhere` need no place.
         """
         key = (elsewhere, *(sizes[name] for name in self.symbols))
-        cache = cast("dict[tuple[object, ...], Placement]", _placements(self))
+        cache = cast("dict[tuple[object, ...], MemoryPlan]", _placements(self))
         if key not in cache:
             if len(cache) >= _PLACEMENTS:
                 cache.clear()

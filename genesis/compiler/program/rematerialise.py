@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from genesis.compiler.program.kernel_order import Value, Work
+from genesis.compiler.program.kernel_order import TaskList, Value
 from genesis.compiler.program.program import Program
 from genesis.ir.size import evaluate
 
@@ -39,14 +39,14 @@ class Unfolded(NamedTuple):
     cost: int
 
 
-def recomputed(work: Work, order: Sequence[int], budget: int) -> list[int]:
+def recomputed(work: TaskList, order: Sequence[int], budget: int) -> list[int]:
     """The tasks in order, some of them again, so that no more than `budget` bytes are in use.
 
     Where that cannot be reached, the sequence with the lowest peak that was found.
 
     >>> from genesis.compiler.program.kernel_order import Task
     >>> tasks = Task((), "a"), Task("a", "b"), Task("b", "c"), Task("bc", "d"), Task("ad", "e")
-    >>> work = Work(tasks, dict.fromkeys("abcde", 1), frozenset("e"))
+    >>> work = TaskList(tasks, dict.fromkeys("abcde", 1), frozenset("e"))
     >>> work.peak([0, 1, 2, 3, 4]), recomputed(work, range(5), 3)
     (4, [0, 1, 2, 3, 0, 4])
     """
@@ -66,7 +66,7 @@ def recomputed(work: Work, order: Sequence[int], budget: int) -> list[int]:
 
 def within(
     budget: int | float,
-    work: Work,
+    work: TaskList,
     order: Sequence[int],
     program: Callable[[Sequence[int]], Program],
 ) -> Program:
@@ -117,7 +117,7 @@ class Gap:
 class Folded:
     """Tasks in a fixed order, and which of them may be dropped."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: TaskList) -> None:
         self.work = work
         self.tasks = work.tasks
         self.writer: dict[Value, int] = {}
@@ -258,7 +258,7 @@ def _best_step(
 # ---- along a chain
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """A task of a chain: the one value it makes that waits, and what running it again takes."""
 
     task: int
@@ -267,7 +267,7 @@ class Link(NamedTuple):
     cost: int
 
 
-def chain(folded: Folded) -> list[Link] | None:
+def chain(folded: Folded) -> list[ChainLink] | None:
     """The tasks whose values wait at the peak, if each needs no such value but the one before.
 
     Its early uses are over when the next is computed, and late uses come in reverse order: all
@@ -275,7 +275,7 @@ def chain(folded: Folded) -> list[Link] | None:
     """
     live = folded.work.live(range(len(folded.tasks)))
     top = live.index(max(live)) if live else 0
-    links: list[Link] = []
+    links: list[ChainLink] = []
     for k, gaps in sorted(folded.gaps.items()):
         waiting = [gap for gap in gaps if gap.early < top < gap.late]
         if not waiting:
@@ -288,7 +288,7 @@ def chain(folded: Folded) -> list[Link] | None:
             return None
         others = [v for v in task.writes if v in folded.writer and v != gaps[0].value]
         extra = sum(folded.work.nbytes[v] for v in others if v not in folded.work.results)
-        links.append(Link(k, gaps[0], task.scratch + extra, task.cost))
+        links.append(ChainLink(k, gaps[0], task.scratch + extra, task.cost))
     return links or None
 
 
@@ -343,7 +343,7 @@ def _least_along_chain(folded: Folded) -> frozenset[int] | None:
 class _Segments:
     """What passing a run of a chain needs, besides the kept values before it."""
 
-    def __init__(self, folded: Folded, links: Sequence[Link]) -> None:
+    def __init__(self, folded: Folded, links: Sequence[ChainLink]) -> None:
         self.links = links
         self.folded = folded
         work, count = folded.work, len(folded.tasks)

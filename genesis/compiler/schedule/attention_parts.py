@@ -10,7 +10,7 @@ from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecia
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
-from genesis.ir.index import Linear, fixed, simplify, static
+from genesis.ir.index import LinearIndex, fixed, simplify, static
 from genesis.ir.node import Node, both, elementwise, is_const, mentions, topological
 from genesis.ir.pattern import AttentionBackward, Gradient, OnlineSoftmax
 from genesis.ir.rewrite import replaced, substitute
@@ -156,7 +156,7 @@ def heads_in_groups(kernel: kir.Kernel) -> kir.Kernel:
 def diagonal(p: AttentionParts) -> Node | None:
     """The last key a row sees, when the score is ``where(key <= row + c, .., -inf)``."""
     last = last_key(p)
-    return last if last is not None and Linear.of(last).terms == {p.row.node: 1} else None
+    return last if last is not None and LinearIndex.of(last).terms == {p.row.node: 1} else None
 
 
 def last_key(p: AttentionParts) -> Node | None:
@@ -186,7 +186,7 @@ def _limit(p: AttentionParts, sign: int) -> Node | None:
     return None
 
 
-def _rises(limit: Linear, rows: Sequence[Node], key: Node) -> bool:
+def _rises(limit: LinearIndex, rows: Sequence[Node], key: Node) -> bool:
     """Whether a sum never falls along the rows, and is the same for all keys."""
     return all(
         mentions(term).isdisjoint([key, *rows]) or (coefficient > 0 and term in rows)
@@ -200,12 +200,12 @@ def within(last: Node, keys: kir.Index) -> Node:
     return elementwise(ops.MAX, last, kir.as_index(-1))
 
 
-def bounds_on(condition: Node) -> Linear | None:
+def bounds_on(condition: Node) -> LinearIndex | None:
     """What a condition on indices says is not negative, or None."""
     if condition.op not in (ops.LE, ops.LT) or condition.inputs[0].dtype is not index:
         return None
     smaller, greater = condition.inputs
-    return Linear.of(simplify(greater - smaller - int(condition.op is ops.LT)))
+    return LinearIndex.of(simplify(greater - smaller - int(condition.op is ops.LT)))
 
 
 def needed(score: Node) -> list[Node]:
@@ -228,7 +228,7 @@ def _conjuncts(condition: Node) -> list[Node]:
 
 
 @dataclass(frozen=True)
-class Product:
+class ScoreProduct:
     """A contraction that weights are made from: rows of `left` with rows of `right`."""
 
     loop: kir.Loop
@@ -238,7 +238,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Result:
+class WeightedSum:
     """What is added up: ``weight * value``, over rows or over columns."""
 
     store: kir.Store
@@ -255,9 +255,9 @@ class BackwardParts:
 
     row: kir.Axis
     column: kir.Axis
-    products: tuple[Product, ...]
+    products: tuple[ScoreProduct, ...]
     weights: tuple[kir.Let, ...]
-    results: tuple[Result, ...]
+    results: tuple[WeightedSum, ...]
 
 
 def attention_backward(kernel: kir.Kernel) -> BackwardParts | None:
@@ -280,23 +280,25 @@ def attention_backward(kernel: kir.Kernel) -> BackwardParts | None:
     )
 
 
-def _product(loop: kir.Loop, carry: kir.Carry, row: kir.Axis) -> Product:
+def _product(loop: kir.Loop, carry: kir.Carry, row: kir.Axis) -> ScoreProduct:
     left, right = factors(carry)
     if row.node in mentions(right):
         left, right = right, left
-    return Product(loop, carry, left, right)
+    return ScoreProduct(loop, carry, left, right)
 
 
 def _result(
     x: Gradient, loop: kir.Loop, named: dict[str, kir.Let], row: kir.Axis, last: kir.Store
-) -> Result:
+) -> WeightedSum:
     (store,) = loop.body
     assert isinstance(store, kir.Store)
     weight = named[x.weight].local
     _, added = store.value.inputs
     (value,) = (factor for factor in added.inputs if factor is not weight.node)
     over_rows = all(row.node not in mentions(i) for i in store.index)
-    return Result(store, weight, value, loop.axis, over_rows, store if x.sums == x.stored else last)
+    return WeightedSum(
+        store, weight, value, loop.axis, over_rows, store if x.sums == x.stored else last
+    )
 
 
 def diagonal_offset(p: BackwardParts) -> int | None:

@@ -33,7 +33,7 @@ UNROLLED = 16
 
 
 @dataclass(frozen=True)
-class Dots:
+class ByteProduct:
     """The roles in a sum of products of bytes."""
 
     nest: kir.Loop  # sums the products
@@ -50,7 +50,7 @@ class Dots:
         return {self.column.node: block, self.within.node: place}
 
 
-def dots(kernel: kir.Kernel) -> Dots | None:
+def dots(kernel: kir.Kernel) -> ByteProduct | None:
     """Recognise ``acc + int32(left) * int32(right)`` of bytes with `right` in quadruples."""
     found, (phase,) = summation(kernel), kernel.phases
     if found is None or not multiplies_bytes(found[1]) or found[0][-1].axis.extent != QUAD:
@@ -67,7 +67,7 @@ def dots(kernel: kir.Kernel) -> Dots | None:
             widths: list[tuple[int, kir.Axis | None]] = [(n.inputs[1].attr, None) for n in digits]
             widths += [(extent(a), a if a != column else None) for a in columns]
             for width, within in widths:
-                roles = Dots(nest, deep.axis, row, column, width, within)
+                roles = ByteProduct(nest, deep.axis, row, column, width, within)
                 if width in WIDTHS and _lies(right, roles, QUAD) and _lies(left, roles, 0):
                     return roles
     return None
@@ -86,7 +86,7 @@ def multiplies_bytes(carry: kir.Carry) -> bool:
     return carry.local.dtype is int32 and len(bytes_) == 2
 
 
-def _lies(factor: Node, found: Dots, apart: int) -> bool:
+def _lies(factor: Node, found: ByteProduct, apart: int) -> bool:
     """Whether a factor's bytes lie in quadruples, so far apart in neighbouring columns.
 
     Codes may be put together from bits of several bytes, all of which lie so; where, may be data
@@ -102,7 +102,7 @@ def _lies(factor: Node, found: Dots, apart: int) -> bool:
     return bool(loads) and all(_in_quadruples(n, found, apart) for n in loads)
 
 
-def _in_quadruples(load: Node, found: Dots, apart: int) -> bool:
+def _in_quadruples(load: Node, found: ByteProduct, apart: int) -> bool:
     buffer, at, mask, _ = kir.load_parts(load)
     block, place = (kir.Axis.grid("b", 1 << 20), kir.Axis.tile("p", found.width))
     at = tuple(map(simplify, substitute(at, found.at(block.node, place.node))))
@@ -110,7 +110,7 @@ def _in_quadruples(load: Node, found: Dots, apart: int) -> bool:
     return mask is TRUE and steps == (1, apart)
 
 
-def quadruples(body: kir.Body, found: Dots) -> kir.Body:
+def quadruples(body: kir.Body, found: ByteProduct) -> kir.Body:
     """The body with the nest in quadruples."""
 
     def one(s: kir.Statement) -> tuple[kir.Statement, ...]:
@@ -123,7 +123,7 @@ def quadruples(body: kir.Body, found: Dots) -> kir.Body:
     return tuple(x for s in body for x in one(s))
 
 
-def _summed(found: Dots) -> tuple[kir.Statement, ...]:
+def _summed(found: ByteProduct) -> tuple[kir.Statement, ...]:
     """The nest as quadruples: written out where they are few, in loops around them else."""
     nest = found.nest
     loops: list[kir.Loop] = [nest]

@@ -16,9 +16,9 @@ from genesis.compiler.verify.affine import (
     Condition,
     Conjunction,
     Constraint,
-    Kind,
     LinearForm,
     Variable,
+    VariableKind,
     Vary,
     alternatives,
     at_least,
@@ -31,10 +31,10 @@ from genesis.ir.node import Node, show, topological
 
 
 @dataclass(eq=False)
-class Scope:
+class BodyScope:
     """A body being run: at statement `place` of the scope around it, for every value of `axis`."""
 
-    outer: Scope | None
+    outer: BodyScope | None
     place: int
     axis: Variable | None
     condition: tuple[Conjunction, ...]
@@ -57,7 +57,7 @@ class Access:
     """
 
     phase: int
-    scopes: tuple[Scope, ...]
+    scopes: tuple[BodyScope, ...]
     place: int
     memory: object
     lifetime: int
@@ -141,7 +141,7 @@ def collect(kernel: kir.Kernel, meaning: Translator) -> list[Access]:
     """Every access of a kernel, in program order."""
     collector = _Collector(meaning)
     for number, phase in enumerate(kernel.phases):
-        scopes: tuple[Scope, ...] = ()
+        scopes: tuple[BodyScope, ...] = ()
         for axis in phase.grid:
             scopes = _inside(scopes, 0, *meaning.enter(axis))
         collector.enter_phase(number, len(scopes))
@@ -150,10 +150,13 @@ def collect(kernel: kir.Kernel, meaning: Translator) -> list[Access]:
 
 
 def _inside(
-    scopes: tuple[Scope, ...], place: int, axis: Variable | None, condition: tuple[Conjunction, ...]
-) -> tuple[Scope, ...]:
+    scopes: tuple[BodyScope, ...],
+    place: int,
+    axis: Variable | None,
+    condition: tuple[Conjunction, ...],
+) -> tuple[BodyScope, ...]:
     """The scopes and another one in the innermost of them."""
-    return (*scopes, Scope(scopes[-1] if scopes else None, place, axis, condition))
+    return (*scopes, BodyScope(scopes[-1] if scopes else None, place, axis, condition))
 
 
 class _Collector:
@@ -166,7 +169,7 @@ class _Collector:
     def enter_phase(self, number: int, grid: int) -> None:
         self.phase, self.grid = number, grid
 
-    def body(self, body: kir.Body, scopes: tuple[Scope, ...]) -> None:
+    def body(self, body: kir.Body, scopes: tuple[BodyScope, ...]) -> None:
         for place, s in enumerate(body):
             self.meaning.next_statement()
             if isinstance(s, kir.Loop):
@@ -187,7 +190,7 @@ class _Collector:
                 self.body(s.body, _inside(scopes, place, None, condition.true))
                 self.body(s.orelse, _inside(scopes, place, None, condition.false))
 
-    def _loop(self, s: kir.Loop, scopes: tuple[Scope, ...], place: int) -> None:
+    def _loop(self, s: kir.Loop, scopes: tuple[BodyScope, ...], place: int) -> None:
         """Extent and inits are evaluated before the loop, steps at the end of its body."""
         self._loads([kir.as_index(s.axis.extent), *(c.init for c in s.carried)], scopes, place)
         inner = _inside(scopes, place, *self.meaning.enter(s.axis))
@@ -197,7 +200,7 @@ class _Collector:
         self.meaning.next_statement()
         self._loads([c.step for c in s.carried], inner, len(s.body))
 
-    def _loads(self, nodes: Iterable[Node], scopes: tuple[Scope, ...], place: int) -> None:
+    def _loads(self, nodes: Iterable[Node], scopes: tuple[BodyScope, ...], place: int) -> None:
         for n in topological(nodes):
             if n.op is ops.LOAD:
                 buffer, indices, mask, _ = kir.load_parts(n)
@@ -209,12 +212,14 @@ class _Collector:
         buffer: kir.Buffer,
         indices: tuple[Node, ...],
         mask: Node,
-        scopes: tuple[Scope, ...],
+        scopes: tuple[BodyScope, ...],
         place: int,
     ) -> None:
         while len(self.elements) < len(indices):
             label = f"element {len(self.elements)}"
-            self.elements.append(Variable(label, Kind.ELEMENT, Vary.BLOCK, -(1 << 64), 1 << 64))
+            self.elements.append(
+                Variable(label, VariableKind.ELEMENT, Vary.BLOCK, -(1 << 64), 1 << 64)
+            )
         memory, lifetime = self.stages.get(buffer, (buffer, self.grid))
         self.accesses.append(
             Access(

@@ -27,7 +27,7 @@ class Undecided(Exception):
     """A question that cannot be asked or was not answered in time; the message says why."""
 
 
-class Kind(Enum):
+class VariableKind(Enum):
     """Where a variable comes from."""
 
     SYMBOL = "symbol"
@@ -51,7 +51,7 @@ class Variable:
     """An integer unknown between `low` and `high`; `scale` times it is what `label` names."""
 
     label: str
-    kind: Kind
+    kind: VariableKind
     vary: Vary
     low: int
     high: int
@@ -65,12 +65,12 @@ class Variable:
     @property
     def opaque(self) -> bool:
         """Whether only the range is known."""
-        return self.kind is Kind.NONLINEAR or self.kind is Kind.DATA
+        return self.kind is VariableKind.NONLINEAR or self.kind is VariableKind.DATA
 
     @property
     def facts(self) -> tuple[Constraint, ...]:
         """What holds for this variable wherever it is used."""
-        if self.definition or self.kind is Kind.ELEMENT:
+        if self.definition or self.kind is VariableKind.ELEMENT:
             return self.definition
         above, below = LinearForm({self: 1}, -self.low), LinearForm({self: -1}, self.high)
         return Constraint(above), Constraint(below)
@@ -123,7 +123,7 @@ class Constraint(NamedTuple):
 Conjunction = tuple[Constraint, ...]
 
 
-class Case(NamedTuple):
+class LinearCase(NamedTuple):
     """A linear form, and when it is the value."""
 
     when: Conjunction
@@ -133,14 +133,14 @@ class Case(NamedTuple):
 class AffineValue(NamedTuple):
     """An integer expression: cases that cover everything, and the range it lies in."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[LinearCase, ...]
     low: int
     high: int
 
     @staticmethod
     def of(linear: LinearForm) -> AffineValue:
         """The value of one linear form."""
-        return AffineValue((Case((), linear),), *linear.range())
+        return AffineValue((LinearCase((), linear),), *linear.range())
 
 
 class Condition(NamedTuple):
@@ -224,8 +224,8 @@ def told_apart(
     number that `p` and `q` are: a digit whose weight exceeds what everything below it can differ
     by is equal if the digits above it are.
 
-    >>> row = Variable("row", Kind.AXIS, Vary.BLOCK, 0, 9)
-    >>> column = Variable("column", Kind.AXIS, Vary.TILE, 0, 15)
+    >>> row = Variable("row", VariableKind.AXIS, Vary.BLOCK, 0, 9)
+    >>> column = Variable("column", VariableKind.AXIS, Vary.TILE, 0, 15)
     >>> index = LinearForm({row: 16, column: 1})
     >>> told_apart(index, index, [row], Vary.LAUNCH) == {row}
     True
@@ -251,10 +251,10 @@ def _range(linear: LinearForm, wanted: Callable[[Variable], bool]) -> tuple[int,
     return LinearForm({v: k for v, k in linear.terms.items() if wanted(v)}).range()
 
 
-def _cases(pairs: Iterable[tuple[Conjunction, Conjunction, LinearForm]]) -> tuple[Case, ...]:
+def _cases(pairs: Iterable[tuple[Conjunction, Conjunction, LinearForm]]) -> tuple[LinearCase, ...]:
     """Cases under two conditions each, as far as those are possible together."""
     made = ((conjoin(a, *b), linear) for a, b, linear in pairs)
-    return tuple(Case(when, linear) for when, linear in made if when is not None)
+    return tuple(LinearCase(when, linear) for when, linear in made if when is not None)
 
 
 # ---- conditions
@@ -320,7 +320,7 @@ def scaled(a: AffineValue, scale: int) -> AffineValue:
     """``scale * a``"""
     ends = (a.low * scale, a.high * scale)
     return AffineValue(
-        tuple(Case(c.when, c.linear.times(scale)) for c in a.cases), min(ends), max(ends)
+        tuple(LinearCase(c.when, c.linear.times(scale)) for c in a.cases), min(ends), max(ends)
     )
 
 

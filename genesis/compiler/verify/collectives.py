@@ -26,7 +26,7 @@ from genesis.backends.base import Host, Launch, Record, every, steps, touched, w
 from genesis.compiler.program.memory_plan import WrongProgram
 from genesis.compiler.program.program import Program
 from genesis.ir import ops
-from genesis.ir.node import Call, Node, topological
+from genesis.ir.node import LibraryCall, Node, topological
 from genesis.ir.placement import MeshShape, Placement
 from genesis.ir.size import Dim, Size, evaluate, product
 
@@ -139,7 +139,7 @@ class _Axis:
     # ---- exchanges
     def called(self, n: Node, given: Sequence[State]) -> State:
         """A call of the library needs everything; exchanges are looked at by their results."""
-        call: Call = n.attr
+        call: LibraryCall = n.attr
         if not call.name.startswith("exchange."):
             return _needs_all(self, n, given)
         for dtype, shape in (*call.operands, *call.results):
@@ -159,7 +159,7 @@ class _Axis:
             return self.beside(n, name, called.attr, state)
         return _EXCHANGES[name](self, n, called.attr, state)
 
-    def form(self, n: Node, name: str, call: Call) -> None:
+    def form(self, n: Node, name: str, call: LibraryCall) -> None:
         """An exchange gives arrays of the shapes that it is defined to give."""
         (kind, given), (dtype, got) = call.operands[n.attr], call.results[n.attr]
         if call.options[1] != self.axis:
@@ -173,14 +173,14 @@ class _Axis:
         if kind is not dtype or len(given) != len(got) or given[1:] != got[1:] or not fits:
             self.wrong(n, f"{name} of {kind}{list(given)} does not give {dtype}{list(got)}")
 
-    def beside(self, n: Node, name: str, call: Call, state: State) -> State:
+    def beside(self, n: Node, name: str, call: LibraryCall, state: State) -> State:
         """An exchange along another axis does the same with what every rank of this one has."""
         if state == PARTIAL and name == "all_reduce" and call.options[2] != "sum":
             self.wrong(n, f"the {call.options[2]} of partial sums")
         first = isinstance(state, frozenset) and (0 in state or name == "all_to_all")
         return UNKNOWN if first and name not in ("all_reduce", "permute") else state
 
-    def reduced(self, n: Node, call: Call, state: State) -> State:
+    def reduced(self, n: Node, call: LibraryCall, state: State) -> State:
         """all_reduce: what every rank has a part of."""
         how = call.options[2]
         if isinstance(state, frozenset) or (state is None and how in ("sum", "prod")):
@@ -189,25 +189,25 @@ class _Axis:
             self.wrong(n, f"the {how} of partial sums")
         return None
 
-    def gathered(self, n: Node, call: Call, state: State) -> State:
+    def gathered(self, n: Node, call: LibraryCall, state: State) -> State:
         """all_gather: of blocks along the first dimension."""
         if state != UNKNOWN and not (isinstance(state, frozenset) and 0 in state):
             self.wrong(n, f"gathers {_told(state)}, not blocks along dimension 0")
         return None
 
-    def scattered(self, n: Node, call: Call, state: State) -> State:
+    def scattered(self, n: Node, call: LibraryCall, state: State) -> State:
         """reduce_scatter: a sum, in blocks."""
         if state not in (PARTIAL, UNKNOWN):
             self.wrong(n, f"the sum over ranks of {_told(state)} counts what is not apart")
         return frozenset({0})
 
-    def turned(self, n: Node, call: Call, state: State) -> State:
+    def turned(self, n: Node, call: LibraryCall, state: State) -> State:
         """all_to_all: the piece for every rank, of a block along another dimension."""
         if state != UNKNOWN and not (isinstance(state, frozenset) and state != frozenset({0})):
             self.wrong(n, f"pieces of {_told(state)} are turned")
         return UNKNOWN
 
-    def permuted(self, n: Node, call: Call, state: State) -> State:
+    def permuted(self, n: Node, call: LibraryCall, state: State) -> State:
         """permute: every block to another rank."""
         sources = call.options[2]
         if sorted(sources) != list(range(self.size)):
@@ -217,7 +217,7 @@ class _Axis:
         return state
 
 
-_EXCHANGES: dict[str, Callable[[_Axis, Node, Call, State], State]] = {
+_EXCHANGES: dict[str, Callable[[_Axis, Node, LibraryCall, State], State]] = {
     "all_reduce": _Axis.reduced,
     "all_gather": _Axis.gathered,
     "reduce_scatter": _Axis.scattered,

@@ -27,13 +27,13 @@ from genesis.compiler.verify.affine import (
     ONE,
     ZERO,
     AffineValue,
-    Case,
     Condition,
     Conjunction,
     Constraint,
-    Kind,
+    LinearCase,
     LinearForm,
     Variable,
+    VariableKind,
     Vary,
     at_least,
     compare,
@@ -99,10 +99,10 @@ class Translator:
         assert found is not None, f"{n} is not a condition"
         return found
 
-    def variable(self, label: str, kind: Kind, vary: Vary, low: int, high: int) -> Variable:
+    def variable(self, label: str, kind: VariableKind, vary: Vary, low: int, high: int) -> Variable:
         """A new variable."""
         made = Variable(label, kind, vary, low, high)
-        if vary is Vary.LAUNCH and kind is not Kind.ELEMENT:
+        if vary is Vary.LAUNCH and kind is not VariableKind.ELEMENT:
             self.parameters.append(made)
         return made
 
@@ -110,7 +110,7 @@ class Translator:
         """A fresh variable for a GRID or LOOP axis, and the condition that it is in its extent."""
         extent = self.value(axis.extent)
         label, high = axis.name, max(0, extent.high - 1)
-        made = self.variable(label, Kind.AXIS, Vary.BLOCK, 0, high)
+        made = self.variable(label, VariableKind.AXIS, Vary.BLOCK, 0, high)
         self._bind(axis.node, _Meaning(Vary.BLOCK, value=AffineValue.of(LinearForm({made: 1}))))
         inside = LinearForm({made: -1}, -1)
         cases = (conjoin(c.when, at_least(c.linear.plus(inside))) for c in extent.cases)
@@ -121,7 +121,7 @@ class Translator:
         if axis not in self._tiles:
             assert axis.kind is AxisKind.TILE and isinstance(axis.extent, int)
             last = axis.extent - 1
-            self._tiles[axis] = self.variable(axis.name, Kind.AXIS, Vary.TILE, 0, last)
+            self._tiles[axis] = self.variable(axis.name, VariableKind.AXIS, Vary.TILE, 0, last)
         return self._tiles[axis]
 
     def define(self, local: Local, value: Node | None) -> None:
@@ -199,13 +199,13 @@ class Translator:
             if low == high:
                 self._symbols[symbol] = LinearForm({}, low * m)
             else:
-                made = self.variable(symbol.name, Kind.SYMBOL, Vary.LAUNCH, low, high)
+                made = self.variable(symbol.name, VariableKind.SYMBOL, Vary.LAUNCH, low, high)
                 made.scale = m
                 self._symbols[symbol] = LinearForm({made: m})
         return self._symbols[symbol]
 
     def _unknown(self, n: Node, meaning: _Meaning, low: int, high: int) -> Variable:
-        kind = Kind.DATA if meaning.data else Kind.NONLINEAR
+        kind = VariableKind.DATA if meaning.data else VariableKind.NONLINEAR
         return self.variable(show(n, 60), kind, meaning.vary, low, high)
 
     def _opaque(self, n: Node, meaning: _Meaning) -> _Meaning:
@@ -367,7 +367,7 @@ class Translator:
                     within.append(at_least(x.linear.plus(known, -end).times(-1), 1))
                 when = conjoin(x.when, *within)
                 if when is not None:
-                    cases.append(Case(when, part))
+                    cases.append(LinearCase(when, part))
         return AffineValue(tuple(cases), low, high)
 
     def _product(self, a: AffineValue, b: AffineValue) -> AffineValue:
@@ -382,7 +382,7 @@ class Translator:
             form = form.plus(LinearForm(right.terms), left.constant)
             for (v, j), (w, k) in product(left.terms.items(), right.terms.items()):
                 form = form.plus(LinearForm({self._times(v, w): 1}), j * k)
-            cases.append(Case(when, form))
+            cases.append(LinearCase(when, form))
         corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
         return AffineValue(tuple(cases), min(corners), max(corners))
 
@@ -393,7 +393,9 @@ class Translator:
             return x
         most, known = self._remainders[key]
         if known is None:
-            known = self.variable(f"({x})", Kind.QUOTIENT, max(v.vary for v in x.terms), 0, most)
+            known = self.variable(
+                f"({x})", VariableKind.QUOTIENT, max(v.vary for v in x.terms), 0, most
+            )
             rest = x.plus(LinearForm({known: 1}), -1)
             known.definition = (Constraint(rest), Constraint(rest.times(-1)))
             self._remainders[key] = most, known
@@ -406,8 +408,8 @@ class Translator:
             label = "*".join(sorted((v.label, w.label)))
             vary = max(v.vary, w.vary)
             low, high = min(corners), max(corners)
-            data = Kind.DATA in (v.kind, w.kind)
-            kind = Kind.DATA if data else Kind.NONLINEAR
+            data = VariableKind.DATA in (v.kind, w.kind)
+            kind = VariableKind.DATA if data else VariableKind.NONLINEAR
             self._products[key] = made = self.variable(label, kind, vary, low, high)
             made.definition = tuple(_envelope(v, w, made))
         return self._products[key]
@@ -418,11 +420,11 @@ class Translator:
         if c < 0:  # a // c == -a // -c, and a % c == -(-a % -c)
             positive = self._divide(op, scaled(a, -1), -c)
             return positive if op is ops.FLOORDIV else scaled(positive, -1)
-        quotients = [Case(x.when, self._quotient(x.linear, a, c)) for x in a.cases]
+        quotients = [LinearCase(x.when, self._quotient(x.linear, a, c)) for x in a.cases]
         if op is ops.FLOORDIV:
             return AffineValue(tuple(quotients), a.low // c, a.high // c)
         cases = tuple(
-            Case(x.when, x.linear.plus(q.linear, -c))
+            LinearCase(x.when, x.linear.plus(q.linear, -c))
             for x, q in zip(a.cases, quotients, strict=True)
         )
         for case, q in zip(cases, quotients, strict=True):
@@ -446,7 +448,7 @@ class Translator:
             if rest.terms:
                 low, high = (bound // c for bound in rest.range())
                 label, vary = f"({rest}) // {c}", max(v.vary for v in rest.terms)
-                made = self.variable(label, Kind.QUOTIENT, vary, low, high)
+                made = self.variable(label, VariableKind.QUOTIENT, vary, low, high)
                 remainder = rest.plus(LinearForm({made: 1}), -c)
                 above = remainder.times(-1).plus(LinearForm({}, c - 1))
                 made.definition = (Constraint(remainder), Constraint(above))
@@ -461,13 +463,16 @@ def _ends(x: LinearForm, sign: int) -> Iterator[LinearForm]:
         return
     (v,) = x.terms
     for fact in v.definition:
-        if v.kind is Kind.DATA and fact.linear.terms.get(v) == -sign:
+        if v.kind is VariableKind.DATA and fact.linear.terms.get(v) == -sign:
             yield x.plus(fact.linear, sign)
 
 
 def _is_size(x: LinearForm) -> bool:
     """Whether a value is made of sizes only: the same for all of a launch."""
-    return all(v.kind in (Kind.SYMBOL, Kind.QUOTIENT) and v.vary is Vary.LAUNCH for v in x.terms)
+    return all(
+        v.kind in (VariableKind.SYMBOL, VariableKind.QUOTIENT) and v.vary is Vary.LAUNCH
+        for v in x.terms
+    )
 
 
 def _envelope(v: Variable, w: Variable, product: Variable) -> Iterator[Constraint]:
@@ -566,7 +571,7 @@ def show_point(point: dict[Variable, int]) -> str:
     return ", ".join(f"{v.label}={point[v] * v.scale}" for v in shown) or "every launch"
 
 
-_SHOWN = {Kind.SYMBOL: 0, Kind.AXIS: 1}
+_SHOWN = {VariableKind.SYMBOL: 0, VariableKind.AXIS: 1}
 
 
 def _least(points: isl.Set) -> list[int]:

@@ -22,10 +22,10 @@ import islpy as isl
 from genesis.compiler.verify.accesses import Access, before, collect
 from genesis.compiler.verify.affine import (
     Conjunction,
-    Kind,
     LinearForm,
     Undecided,
     Variable,
+    VariableKind,
     Vary,
     alternatives,
     at_least,
@@ -207,7 +207,7 @@ class _Verifier:
     def _overflow(self, a: Access) -> Finding:
         offending: list[Conjunction] = []
         for v in self.meaning.wrapped:
-            if v.unwrapped is not None and v.kind is Kind.NONLINEAR and v in a.variables:
+            if v.unwrapped is not None and v.kind is VariableKind.NONLINEAR and v in a.variables:
                 for c in v.unwrapped.cases:
                     over = conjoin(c.when, at_least(c.linear, v.high + 1))
                     under = conjoin(c.when, at_least(c.linear.times(-1), 1 - v.low))
@@ -243,7 +243,9 @@ class _Verifier:
         tiles = [self.meaning.tile(axis) for axis in sorted(named, key=_name)]
         if _told_apart(a, a, tiles, Vary.BLOCK):
             return _PROVEN
-        block = [v for v in a.variables if v.vary is Vary.BLOCK and v.kind is not Kind.ELEMENT]
+        block = [
+            v for v in a.variables if v.vary is Vary.BLOCK and v.kind is not VariableKind.ELEMENT
+        ]
         fixed = [*self.parameters, *block]
         points = relation(fixed, tiles, a.elements, a.touching())
         return self._apart(points, points, fixed, tiles, (a, a))

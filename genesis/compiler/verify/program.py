@@ -26,7 +26,7 @@ from genesis.compiler.lower.lower import Lowered
 from genesis.compiler.lower.scan import LoweredLoop, Steps, unrolled
 from genesis.compiler.program.kernel_order import buffer_bytes
 from genesis.compiler.program.memory_plan import WrongProgram
-from genesis.compiler.program.program import Program, Step
+from genesis.compiler.program.program import Program, ProgramStep
 from genesis.compiler.schedule.steps.queries import accesses
 from genesis.ir import ops
 from genesis.ir.kernel import Buffer, Phase, Role, Store, walk
@@ -195,7 +195,7 @@ class _Proof:
                 self.call(step, record, turns)
             else:
                 made = self.made[first]
-                if not isinstance(record, Launch) or not isinstance(made, Step):
+                if not isinstance(record, Launch) or not isinstance(made, ProgramStep):
                     self.wrong("there should be a launch")
                 self.launch(step, made.built, record, turns)
             first += sum(1 for _ in unrolled([step]))
@@ -274,11 +274,11 @@ class _Proof:
             self.apart([slot], [s for b, s in place.items() if b in touched and b is not buffer])
             self.write(slot, ("begun", record.slots, buffer.name), buffer_bytes(buffer))
 
-    def step_of(self, record: Launch) -> tuple[Step, int]:
+    def step_of(self, record: Launch) -> tuple[ProgramStep, int]:
         """What a launch, or its beginning, came from, and its number."""
         number = self.numbers.get(record.slots, -1)
         made = self.made[number]
-        if number < 0 or not isinstance(made, Step):
+        if number < 0 or not isinstance(made, ProgramStep):
             self.wrong("a kernel is begun that does not follow")
         return made, number
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from genesis.ir import ops
 from genesis.ir.dtype import bool_
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 from genesis.ir.size import bounds
 from genesis.ndarray.core.value import Value
 
@@ -89,7 +89,7 @@ def _rule(v: Value, inputs: Sequence[Span | None]) -> Span | None:
     return min(a, c), max(b, d)  # one or the other
 
 
-def _call(call: Call, item: int) -> Span | None:
+def _call(call: LibraryCall, item: int) -> Span | None:
     """The second result of sorting operations are positions in the last axis of what they sort."""
     if not call.name.startswith("sorting.") or item != 1:
         return None

@@ -14,7 +14,7 @@ from genesis.ir.dtype import DType
 from genesis.ir.size import Dim, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
-from genesis.ndarray.core.storage import Step, Steps, Storage, write_through
+from genesis.ndarray.core.storage import Steps, Storage, ViewStep, write_through
 from genesis.ndarray.core.value import Value, thread
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class NDArray:
         self._cached = (version, ref(value))
         return value
 
-    def seen_through(self, *steps: Step) -> NDArray:
+    def seen_through(self, *steps: ViewStep) -> NDArray:
         """Another view of the same storage: this one, then the given steps."""
         return NDArray(self.storage, self.steps + steps)
 

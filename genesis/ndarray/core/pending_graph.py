@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from genesis.ir import ops
 from genesis.ndarray.core.liveness import holders
-from genesis.ndarray.core.value import Block, Part, Value
+from genesis.ndarray.core.value import CopyPart, SubgraphCopy, Value
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
@@ -26,7 +26,7 @@ MOST_FORMS = 1 << 16
 _forms: dict[Any, int] = {}
 _numbers = count()  # a number means one form for ever: signatures outlive what is forgotten
 
-_PLAIN = {Value, Part, Block}
+_PLAIN = {Value, CopyPart, SubgraphCopy}
 
 
 class PendingGraph:
@@ -62,7 +62,7 @@ class PendingGraph:
         self.order = list(self.places)
         kinds = set(map(type, self.order))
         #: Whether some values are parts of blocks.
-        self.blocks = Block in kinds
+        self.blocks = SubgraphCopy in kinds
         #: Whether none is a check, or several results.
         self.plain = kinds <= _PLAIN
 
@@ -80,10 +80,10 @@ class PendingGraph:
 
         Besides, where each value is in its block, by the value's id: nothing refers to it.
         """
-        parts = {place for place, value in enumerate(self.order) if type(value) is Part}
+        parts = {place for place, value in enumerate(self.order) if type(value) is CopyPart}
         inner: dict[int, tuple[int, int]] = {}
         for place, vertex in enumerate(self.order):
-            if type(vertex) is Block:
+            if type(vertex) is SubgraphCopy:
                 made = map(id, vertex.expand())
                 inner.update({value: (place, k) for k, value in enumerate(made)})
         return parts, inner
@@ -156,7 +156,7 @@ def _visited(roots: dict[Value, None]) -> tuple[dict[Any, int], list[int], list[
     places: dict[Any, int] = {}  # values, and blocks of them
     wiring: list[int] = []
     uses: list[int] = []
-    several: list[Block] = []
+    several: list[SubgraphCopy] = []
     for root in roots:
         if root in places:
             continue
@@ -178,7 +178,7 @@ def _visited(roots: dict[Value, None]) -> tuple[dict[Any, int], list[int], list[
                 places[value] = len(uses)
                 uses.append(0)
                 stack.pop()
-                if type(value) is Block and len(value.parts) > 1:
+                if type(value) is SubgraphCopy and len(value.parts) > 1:
                     several.append(value)
     for block in several:
         # Parts that nothing here reads are in the graph with their block: they may be computed on

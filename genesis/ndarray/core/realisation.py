@@ -52,7 +52,7 @@ class Statistics(NamedTuple):
     aliases: int = 0  # values realised without a kernel
 
 
-class Entry(NamedTuple):
+class CompiledEntry(NamedTuple):
     """A compiled program, what one run of it performs, and the memory it wants for its outputs."""
 
     program: Program
@@ -67,10 +67,10 @@ class ExecutionPlan(NamedTuple):
     options: Options  # that were in force
     empty: list[int]  # without elements: nothing to run
     aliases: list[Alias]  # in memory of others
-    entry: Entry | None = None  # None: there is nothing to run, and nothing of what follows
+    entry: CompiledEntry | None = None  # None: there is nothing to run, and nothing of what follows
     sizes: Mapping[str, int] = {}  # of the program's symbols
     scalars: Sequence[Attr] = ()  # run-time scalars, by slot
-    inputs: Sequence[Source] = ()  # by slot
+    inputs: Sequence[InputSource] = ()  # by slot
     outputs: Sequence[tuple[int | None, int]] = ()  # whose memory is taken over or None, bytes
     results: Sequence[tuple[int, int, Strides]] = ()  # a computed value, its output, its layout
     lines: Places | None = None  # where the user wrote it, if somebody watches
@@ -90,7 +90,7 @@ class Attr(NamedTuple):
         return self.known if self.place is None else order[self.place].attr
 
 
-class Source(NamedTuple):
+class InputSource(NamedTuple):
     """Where an input of a program lies: from the first element of a value, or of a slice, on."""
 
     place: int  # of a value in memory
@@ -131,7 +131,7 @@ class Alias(NamedTuple):
         order[self.place].fulfil(base.memory, strides, offset, foreign=base.attr)
 
 
-class Programs(dict[tuple[tuple[Node, ...], frozenset[int], str, "Options"], Entry]):
+class Programs(dict[tuple[tuple[Node, ...], frozenset[int], str, "Options"], CompiledEntry]):
     """Programs by the graphs that they compute, and plans by signatures of pending graphs."""
 
     def __init__(self) -> None:
@@ -443,9 +443,9 @@ def _execution_plan(graph: PendingGraph, device: str, sizes: Mapping[str, int]) 
     results = [(places[v], number[nodes[v]], row_major(v.shape)) for v in selected.computed]
     used = [Attr(places[v], None) for v in scalars]
     sources = [
-        Source(places[v], None, first, v.dtype.itemsize)
+        InputSource(places[v], None, first, v.dtype.itemsize)
         if v.memory is not None
-        else Source(places[v.inputs[0]], Attr(places[v], None), first, v.dtype.itemsize)
+        else InputSource(places[v.inputs[0]], Attr(places[v], None), first, v.dtype.itemsize)
         for v, first in inputs
     ]
     outputs = [
@@ -513,7 +513,7 @@ def _run(graph: PendingGraph, plan: ExecutionPlan, device: str) -> None:
 
 def _entry(
     roots: tuple[Node, ...], donated: frozenset[int], device: str, where: Hashable
-) -> tuple[Entry, GeneralForm | None, Use | None]:
+) -> tuple[CompiledEntry, GeneralForm | None, Use | None]:
     """The program for a graph, and the graph it was compiled from if that is one for many sizes.
 
     `where` is the place in the user's code.
@@ -617,7 +617,7 @@ def compiled(
     donated: frozenset[int],
     device: str,
     memory_budget: int | float | None = None,
-) -> Entry:
+) -> CompiledEntry:
     """The program that computes `roots` and may overwrite the slots `donated`, within a budget."""
     chosen = options()()
     if memory_budget is not None:
@@ -634,7 +634,7 @@ def compiled(
             program = compiler.compile_graph(roots, donated, backend_of(device), chosen)
         arithmetic = [n for n in order if n.op.group not in ("leaf", "movement")]
         outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
-        entry = _programs[key] = Entry(program, len(arithmetic), outputs, [next(_asked)])
+        entry = _programs[key] = CompiledEntry(program, len(arithmetic), outputs, [next(_asked)])
         _counts["compiled"] += 1
         if len(_programs) > MOST_PROGRAMS:
             _forget_some()

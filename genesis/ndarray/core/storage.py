@@ -24,7 +24,7 @@ from genesis.ndarray.core.value import Value, thread
 MAX_PENDING = 20_000
 
 
-class Step(NamedTuple):
+class ViewStep(NamedTuple):
     """One movement from a storage towards a view."""
 
     op: Op
@@ -50,7 +50,7 @@ class Step(NamedTuple):
         )
 
 
-Steps = tuple[Step, ...]
+Steps = tuple[ViewStep, ...]
 
 
 class Storage:
@@ -179,7 +179,7 @@ def may_alias(base: Shape, steps: Steps, shape: Shape) -> bool:
         return True
     strides = row_major(base)
     offset: Dim = 0
-    for step in (*steps, Step(ops.RESHAPE, None, shape)):
+    for step in (*steps, ViewStep(ops.RESHAPE, None, shape)):
         layout = through(step.op, step.attr, base, strides, offset, step.shape)
         if layout is None:
             return False
@@ -203,7 +203,7 @@ def _numbers(x: Any) -> Iterable[Any]:
     return [z for y in x for z in _numbers(y)] if isinstance(x, tuple) else [x]
 
 
-def _sized(step: Step, sizes: Mapping[str, int]) -> Step:
+def _sized(step: ViewStep, sizes: Mapping[str, int]) -> ViewStep:
     """A step with values in place of symbolic sizes."""
 
     def value(x: Any) -> Any:
@@ -211,4 +211,4 @@ def _sized(step: Step, sizes: Mapping[str, int]) -> Step:
             return x.value(sizes)
         return tuple(map(value, x)) if isinstance(x, tuple) else x
 
-    return Step(step.op, value(step.attr), value(step.shape))
+    return ViewStep(step.op, value(step.attr), value(step.shape))

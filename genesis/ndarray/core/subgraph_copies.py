@@ -3,8 +3,8 @@
 Whoever calls the same function on arrays of the same forms builds the same values, but for what
 they read. A `Subgraph` has them as data, and `copy` makes them of other inputs in one loop: shape
 rules, promotion and broadcasting are decided once. Where the values are plain ones they are not
-even made: a `Block` stands for them, and its parts for those that somebody else wants. A graph
-that was realised before needs no more than that; whoever looks into a part has them made.
+even made: a `SubgraphCopy` stands for them, and its parts for those that somebody else wants. A
+graph that was realised before needs no more than that; whoever looks into a part has them made.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from genesis.ndarray.core.pending_graph import new_form, numbered
 from genesis.ndarray.core.source_lines import caller
 from genesis.ndarray.core.value import (
     MAX_DEPTH,
-    Block,
     Checked,
-    Part,
+    CopyPart,
     Several,
+    SubgraphCopy,
     Value,
     cut,
     thread,
@@ -139,7 +139,7 @@ class Subgraph:
             value.form = form
             values.append(value)
             return values
-        block = Block()
+        block = SubgraphCopy()
         block.template = self
         block.sources = tuple(values)
         block.device = device
@@ -151,9 +151,9 @@ class Subgraph:
         if not self.plain or not block.passed:
             made = self.expand(block)
             return values + [made[place] for place in self.outputs]
-        new = Part.__new__
+        new = CopyPart.__new__
         for form, height, dtype, shape in self.parts:
-            value = new(Part)
+            value = new(CopyPart)
             value.sources = (block,)
             value.dtype = dtype
             value.shape = shape
@@ -171,7 +171,7 @@ class Subgraph:
         """Whether all checks of a copy are known to pass."""
         return self.checks is None or (self.plain and self.checks.pass_for(inputs))
 
-    def expand(self, block: Block) -> list[Value]:
+    def expand(self, block: SubgraphCopy) -> list[Value]:
         """Make the values that a block stands for; its parts become plain ones."""
         values = list(block.sources)
         known: dict[int, Any] = {

@@ -20,7 +20,7 @@ from typing import Any
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
-from genesis.ir.node import Call, Leaf, Node, Recurrence, node, topological
+from genesis.ir.node import Leaf, LibraryCall, Node, Recurrence, node, topological
 from genesis.ir.size import UNBOUNDED, Dim, Size, evaluate
 
 #: Kinds of graphs, and descriptions of nodes, that are remembered.
@@ -217,7 +217,7 @@ def _attribute(n: Node, numbers: _Numbers) -> Any:
         inside = topological(attr.body)
         body = _described(inside, numbers), tuple(map(inside.index, attr.body))
         return body, attr.carries, attr.xs, numbers.shape((attr.length,)), attr.reverse
-    if isinstance(attr, Call):
+    if isinstance(attr, LibraryCall):
         forms = [(dtype, numbers.shape(s)) for dtype, s in (*attr.operands, *attr.results)]
         return attr.name, attr.options, len(attr.operands), tuple(forms)
     return attr
@@ -336,7 +336,7 @@ def _rebuilt(order: Sequence[Node], numbers: Iterator[Dim]) -> dict[Node, Node]:
             inside = _rebuilt(topological(attr.body), numbers)
             body = tuple(inside[r] for r in attr.body)
             attr = replace(attr, body=body, length=filled(attr.length))
-        elif isinstance(attr, Call):
+        elif isinstance(attr, LibraryCall):
             operands = tuple((dtype, filled(s)) for dtype, s in attr.operands)
             results = tuple((dtype, filled(s)) for dtype, s in attr.results)
             attr = replace(attr, operands=operands, results=results)

@@ -291,20 +291,20 @@ class Value:
         return f"<{self.op.name} {self.dtype}{list(self.shape)} from {self.where}>"
 
 
-class Part(Value):
-    """A pending value that a `Block` stands for: what it is made of is made when somebody looks."""
+class CopyPart(Value):
+    """A pending value of a `SubgraphCopy`: what it is made of is made when somebody looks."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
         if name in ("op", "inputs", "attr"):
             with lock:
-                if type(self) is Part and self.memory is None:
+                if type(self) is CopyPart and self.memory is None:
                     self.sources[0].expand()
         return object.__getattribute__(self, name)
 
 
-class Block:
+class SubgraphCopy:
     """A copy of a subgraph that nobody has looked into: its inputs, and which parts are alive."""
 
     __slots__ = (
@@ -315,7 +315,7 @@ class Block:
 
     template: Any  # `genesis.ndarray.core.subgraph_copies.Subgraph`
     sources: tuple[Value, ...]
-    parts: list[ref[Part]]
+    parts: list[ref[CopyPart]]
     device: str
     depth: int  # of the inputs
     code: CodeType | None

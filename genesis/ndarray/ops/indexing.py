@@ -21,7 +21,7 @@ from genesis.ir.size import Dim, Size, as_size
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
-from genesis.ndarray.core.storage import Step
+from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.index_arguments import positions
@@ -103,7 +103,7 @@ def _unfolded(x: NDArray, key: Any) -> tuple[NDArray, Any]:
         else:
             axis += len(x.shape) - named if k is Ellipsis else _axes_of(_as_key(k))
         found.append(k)
-    return x.seen_through(Step(ops.RESHAPE, None, tuple(shape))), tuple(found)
+    return x.seen_through(ViewStep(ops.RESHAPE, None, tuple(shape))), tuple(found)
 
 
 def _is_flag(k: Any) -> bool:
@@ -114,7 +114,7 @@ def _is_flag(k: Any) -> bool:
 # ---- views
 
 
-def _plain(shape: Shape, key: Any) -> list[Step] | None:
+def _plain(shape: Shape, key: Any) -> list[ViewStep] | None:
     """The view of an index of plain integers and slices, which most are; None: it is another."""
     keys = key if type(key) is tuple else (key,)
     if len(keys) > len(shape):
@@ -142,12 +142,12 @@ def _plain(shape: Shape, key: Any) -> list[Step] | None:
 _EDGES = (int, type(None))
 
 
-def _seen(shape: Shape, slices: Any, sliced: Shape, final: Shape) -> list[Step]:
+def _seen(shape: Shape, slices: Any, sliced: Shape, final: Shape) -> list[ViewStep]:
     steps = []
     if sliced != shape or any(step != (0, 1) for step in slices):
-        steps.append(Step(ops.SLICE, slices, sliced))
+        steps.append(ViewStep(ops.SLICE, slices, sliced))
     if final != sliced:
-        steps.append(Step(ops.RESHAPE, None, final))
+        steps.append(ViewStep(ops.RESHAPE, None, final))
     return steps
 
 
@@ -235,7 +235,7 @@ def _normal(k: Any, shape: Shape, axis: int) -> Any:
     return number if number >= 0 else extent + number
 
 
-def _steps(shape: Shape, items: Sequence[Item]) -> list[Step]:
+def _steps(shape: Shape, items: Sequence[Item]) -> list[ViewStep]:
     """The view that integers, slices and None describe; axes with arrays are left whole."""
     slices: list[tuple[Dim, int]] = []
     sliced: list[Dim] = []

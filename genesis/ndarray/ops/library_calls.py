@@ -11,7 +11,7 @@ from typing import Any
 from weakref import ref
 
 from genesis.ir import ops
-from genesis.ir.node import Call, Form
+from genesis.ir.node import Form, LibraryCall
 from genesis.ndarray.core.value import Several, Value
 
 
@@ -20,7 +20,7 @@ def call(
 ) -> list[Value]:
     """The results of an operation of the library."""
     forms = tuple((x.dtype, x.shape) for x in operands)
-    attr = Call(name, options, forms, tuple(results))
+    attr = LibraryCall(name, options, forms, tuple(results))
     device = operands[0].device
     whole = Several(ops.CALL, tuple(operands), attr, attr.results[0][0], (), device)
     items = [Value(ops.ITEM, (whole,), k, *form, device) for k, form in enumerate(attr.results)]

@@ -19,7 +19,7 @@ from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
-from genesis.ndarray.core.storage import Step, may_alias
+from genesis.ndarray.core.storage import ViewStep, may_alias
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops.elementwise import common_dtype
 
@@ -68,7 +68,7 @@ def reshape(x: NDArray, *shape: Any) -> NDArray:
     if target == x.shape:
         return x.seen_through()
     if may_alias(x.storage.value.shape, x.steps, target):
-        return x.seen_through(Step(ops.RESHAPE, None, target))
+        return x.seen_through(ViewStep(ops.RESHAPE, None, target))
     return wrap(primitive.reshape(x.value, target))
 
 
@@ -104,7 +104,7 @@ def permute(x: NDArray, *axes: Any) -> NDArray:
         raise ValueError(f"permute: {tuple(listed)} is no order of the {x.ndim} axes of {x.shape}")
     if order == tuple(range(x.ndim)):
         return x.seen_through()
-    return x.seen_through(Step(ops.PERMUTE, order, tuple(x.shape[a] for a in order)))
+    return x.seen_through(ViewStep(ops.PERMUTE, order, tuple(x.shape[a] for a in order)))
 
 
 def transpose(x: NDArray, *axes: Any) -> NDArray:
@@ -157,7 +157,7 @@ def expand(x: NDArray, *shape: Any) -> NDArray:
     if not kept or not all(starmap(_expands, zip(full, target, strict=True))):
         raise ValueError(f"expand: shape {x.shape} does not expand to {tuple(listed)}")
     view = reshape(x, full)
-    return view if target == full else view.seen_through(Step(ops.EXPAND, None, target))
+    return view if target == full else view.seen_through(ViewStep(ops.EXPAND, None, target))
 
 
 def _expands(old: Dim, new: Dim) -> bool:
@@ -173,7 +173,7 @@ def narrow(x: NDArray, axis: int, start: Dim, length: Dim, step: int = 1) -> NDA
     """The elements start, start + step, .. of one axis."""
     steps = tuple((start, step) if d == axis else (0, 1) for d in range(x.ndim))
     shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
-    return x.seen_through(Step(ops.SLICE, steps, shape))
+    return x.seen_through(ViewStep(ops.SLICE, steps, shape))
 
 
 def split(x: NDArray, sizes: Dim | Sequence[Dim], axis: int = 0) -> list[NDArray]:

@@ -66,7 +66,7 @@ def scan(
             carry_in.append(recorder.states[state])
             carry_out.append(recorder.now[state])
             firsts.append(state.value)
-        recorded = Recorded(carry_in, each, carry_out, one, recorder.outside)
+        recorded = RecordedBody(carry_in, each, carry_out, one, recorder.outside)
         lasts, stacks = repeated(recorded, firsts, xs_given, count, reverse)
         own = len(carries.arrays)
         for state, first, last in zip(states, firsts[own:], lasts[own:], strict=True):
@@ -154,7 +154,7 @@ def _check_carry(before: _Tree, after: _Tree) -> None:
 # ---- from values to a SCAN
 
 
-class Recorded(NamedTuple):
+class RecordedBody(NamedTuple):
     """What one call of the body made of the stand-ins it was given, and what it read from outside.
 
     With the states of random generators as further carries.
@@ -168,7 +168,7 @@ class Recorded(NamedTuple):
 
 
 def repeated(
-    recorded: Recorded, firsts: Sequence[Value], xs: Sequence[Value], length: Dim, reverse: bool
+    recorded: RecordedBody, firsts: Sequence[Value], xs: Sequence[Value], length: Dim, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
     """The last carries and the stacked ys.
 

@@ -24,7 +24,7 @@ from genesis.ndarray.pytree import Path, Pinned, Structure, flatten, repeats, un
 from genesis.ndarray.tracing.guards import fingerprint
 
 
-class Input(NamedTuple):
+class ArrayInput(NamedTuple):
     """An array argument as a program sees it."""
 
     array: NDArray
@@ -45,7 +45,7 @@ class Input(NamedTuple):
         return not self.steps and not self.offset and self.strides == row_major(self.shape)
 
 
-class Call:
+class CallArguments:
     """The arguments of a call, and keys that say what kind of call it is.
 
     `kind` leaves out shapes and strides, `key` has them. `whole`: all inputs are whole storages.
@@ -84,7 +84,7 @@ class Call:
             if whole or (len(views) > 1 and not all(as_input(x, False).is_part for x in views))
         }
         numbers = {storage: k for k, storage in enumerate(uses)}
-        self.inputs: list[Input] = []
+        self.inputs: list[ArrayInput] = []
         kinds: list[Any] = [whole, repeats(self.tree) if self.structure_is_nested else ()]
         for x in self.leaves:
             if type(x) is not NDArray:
@@ -156,7 +156,7 @@ class Call:
         return args, kwargs
 
 
-def as_input(x: NDArray, whole: bool) -> Input:
+def as_input(x: NDArray, whole: bool) -> ArrayInput:
     """`x` as an input, or the whole of its storage as one."""
     value = x.storage.actual
     shape, strides, offset, steps = value.shape, value.strides, value.offset, x.steps
@@ -171,7 +171,7 @@ def as_input(x: NDArray, whole: bool) -> Input:
             steps = ()
     first = lowest(shape, strides, offset)
     assert isinstance(offset, int)
-    return Input(x, shape, strides, offset - first, first * value.dtype.itemsize, steps)
+    return ArrayInput(x, shape, strides, offset - first, first * value.dtype.itemsize, steps)
 
 
 def twin(value: Value, shape: Shape, strides: Strides, offset: Dim) -> Value:

@@ -98,7 +98,7 @@ _CHANGES = frozenset((
 ))  # fmt: skip
 
 
-class Entry(NamedTuple):
+class InstructionEntry(NamedTuple):
     """What to do before an instruction, where its operands end, and which one it is."""
 
     handler: Handler
@@ -221,7 +221,7 @@ class Watch:
                 self.journal.found(x, f)
         self.journal.read(f, "code", None, f.__code__)
 
-    def act(self, frame: FrameType, entry: Entry) -> None:
+    def act(self, frame: FrameType, entry: InstructionEntry) -> None:
         """Look at an instruction that comes next."""
         handler, given, self._end, at, extended = entry
         if extended and self._has_seen(frame, at[1]):
@@ -1135,7 +1135,7 @@ def _plan_of(code: CodeType) -> Plan:
             elif argument == "cell":
                 given = i.arg, str(i.argval)
             end, at = variables + depth[i.offset], (code, i.offset)
-            entry = plan[i.offset] = Entry(handler, given, end, at, begins is not None)
+            entry = plan[i.offset] = InstructionEntry(handler, given, end, at, begins is not None)
             if begins is not None:
                 plan[begins] = entry
         begins = None

@@ -422,13 +422,13 @@ def fingerprint(value: Any) -> Any:
     if kind is slice:
         return kind, fingerprint((value.start, value.stop, value.step))
     if kind is Pinned:
-        return kind, Identity(value.object)
+        return kind, SameObject(value.object)
     if kind is MethodType:
-        return kind, Identity(value.__self__), Identity(value.__func__)
-    return Identity(value)
+        return kind, SameObject(value.__self__), SameObject(value.__func__)
+    return SameObject(value)
 
 
-class Identity:
+class SameObject:
     """An object compared by identity. It may die: then it equals nothing."""
 
     __slots__ = ("_hash", "_value")
@@ -438,7 +438,7 @@ class Identity:
         self._value = weakly(value)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Identity):
+        if not isinstance(other, SameObject):
             return False
         mine = self._value()
         return self is other or (mine is not None and mine is other._value())

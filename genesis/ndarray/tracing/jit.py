@@ -24,7 +24,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.realisation import options
 from genesis.ndarray.core.value import CaptureError, inlined, lock, thread
 from genesis.ndarray.pytree import Path, Structure, Wrapped, flatten, repeats, unwrapper
-from genesis.ndarray.tracing.call import Call, Input
+from genesis.ndarray.tracing.call import ArrayInput, CallArguments
 from genesis.ndarray.tracing.guards import Guard
 from genesis.ndarray.tracing.journal import Aliased
 from genesis.ndarray.tracing.recorder import Failed, Refined, WritesPart
@@ -117,7 +117,7 @@ class RecordingWarning(UserWarning):
     """A jitted function is recorded at every call."""
 
 
-class Kind:
+class CallKind:
     """What is known about one kind of call."""
 
     __slots__ = ("fixed", "history", "pinned", "recordings", "sized", "whole")
@@ -144,7 +144,7 @@ class Jit(Generic[P, R]):
         self._function = function
         self._budget = memory_budget
         self._static = tuple(static)
-        self._kinds: dict[Any, Kind] = {}  # the oldest first
+        self._kinds: dict[Any, CallKind] = {}  # the oldest first
         self._found: dict[Any, Replay] = {}
         self._recent: Recent | None = None
         self._of_sizes: dict[Any, Recent] = {}  # calls like the last one, by the sizes of arrays
@@ -176,7 +176,9 @@ class Jit(Generic[P, R]):
             if type(ready) is tuple:
                 return cast(R, ready[0].finish(ready))
             try:
-                recorded = self._record(cast(Call, ready))  # runs user code, so without the lock
+                recorded = self._record(
+                    cast(CallArguments, ready)
+                )  # runs user code, so without the lock
             except Aliased as found:
                 self._pin(args, kwargs, found)
             except Failed as failed:
@@ -188,7 +190,7 @@ class Jit(Generic[P, R]):
 
     def _ready(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Recording | None
-    ) -> Ready | Call:
+    ) -> Ready | CallArguments:
         """A run for these arguments, or the call that has to be recorded first."""
         recent = self._recent
         if recent is not None:
@@ -254,25 +256,25 @@ class Jit(Generic[P, R]):
         ([[2.0], [2.0, 2.0]], 1)
         """
         call = self._call(args, kwargs)
-        kind = self._kinds.get(call.kind) or Kind()
+        kind = self._kinds.get(call.kind) or CallKind()
         kind.history = [*kind.history[1 - MAX_HISTORY :], tuple(i.shape for i in call.inputs)]
         self._keep(call.kind, kind)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        call = Call(args, kwargs)
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArguments:
+        call = CallArguments(args, kwargs)
         kind = self._kinds.get(call.kind)
         if kind is None or not (kind.whole or kind.pinned):
             return call
-        found = Call(args, kwargs, kind.whole, kind.pinned)
+        found = CallArguments(args, kwargs, kind.whole, kind.pinned)
         inner = self._kinds.get(found.kind)
         if inner is not None and inner.whole and not kind.whole:
-            return Call(args, kwargs, True, kind.pinned)
+            return CallArguments(args, kwargs, True, kind.pinned)
         return found
 
     def _pin(self, args: tuple[Any, ...], kwargs: dict[str, Any], found: Aliased) -> None:
         """Take arguments that the function meets elsewhere, too, for the objects they are."""
-        call = Call(args, kwargs)
-        kind = self._kinds.get(call.kind) or Kind()
+        call = CallArguments(args, kwargs)
+        kind = self._kinds.get(call.kind) or CallKind()
         if found.paths <= kind.pinned:
             raise CaptureError(
                 "genesis.jit: an array is passed as an argument and part of it also used by the "
@@ -285,7 +287,7 @@ class Jit(Generic[P, R]):
         self._of_sizes.clear()
         self._keep(call.kind, kind)
 
-    def _known(self, call: Call, recorded: Recording | None) -> Replay | None:
+    def _known(self, call: CallArguments, recorded: Recording | None) -> Replay | None:
         """What to run for a call; None if it has to be recorded. `recorded` just was, for it."""
         replay = self._found.get(call.key)
         if replay is not None and (replay.recording is recorded or replay.recording.valid()):
@@ -302,9 +304,9 @@ class Jit(Generic[P, R]):
                     return replay
         return None
 
-    def _record(self, call: Call) -> Recording | None:
+    def _record(self, call: CallArguments) -> Recording | None:
         """A new recording for a call; None if a call like this has to be looked at differently."""
-        kind = self._kinds.get(call.kind) or Kind()
+        kind = self._kinds.get(call.kind) or CallKind()
         recording = None
         self._streak += 1
         if self._streak > MAX_STREAK and not self._warned:
@@ -320,7 +322,7 @@ class Jit(Generic[P, R]):
         self._keep(call.kind, kind)
         return recording
 
-    def _recorded(self, kind: Kind, call: Call) -> Recording:
+    def _recorded(self, kind: CallKind, call: CallArguments) -> Recording:
         shapes = tuple(i.shape for i in call.inputs)
         if any(0 in shape for shape in shapes) or self._budget is not None or call.is_divided:
             return self._recording(call, shapes)
@@ -334,7 +336,9 @@ class Jit(Generic[P, R]):
         kind.history = history
         return recording
 
-    def _sized(self, kind: Kind, call: Call, shapes: tuple[Shape, ...]) -> Recording | None:
+    def _sized(
+        self, kind: CallKind, call: CallArguments, shapes: tuple[Shape, ...]
+    ) -> Recording | None:
         """A recording for symbolic shapes; None if the code is wrong for them, or for any."""
         for _ in range(MAX_REFINEMENTS):
             try:
@@ -350,7 +354,7 @@ class Jit(Generic[P, R]):
                 return None
         return None
 
-    def _often(self, kind: Kind) -> str:
+    def _often(self, kind: CallKind) -> str:
         """What to say about a function that is recorded at every call."""
         name = getattr(self._function, "__qualname__", repr(self._function))
         if kind.recordings:
@@ -363,12 +367,12 @@ class Jit(Generic[P, R]):
             "array, or keep it outside"
         )
 
-    def _recording(self, call: Call, shapes: Sequence[Shape]) -> Recording:
+    def _recording(self, call: CallArguments, shapes: Sequence[Shape]) -> Recording:
         from genesis.ndarray.tracing.recording import Recording
 
         return Recording(self._function, call, shapes, self._budget, self._static)
 
-    def _keep(self, key: Any, kind: Kind) -> None:
+    def _keep(self, key: Any, kind: CallKind) -> None:
         """Remember a kind of call as the newest; forget the oldest where there are too many."""
         kinds = {k: v for k, v in list(self._kinds.items()) if k != key} | {key: kind}
         while sum(max(len(k.recordings), 1) for k in kinds.values()) > MAX_RECORDINGS:
@@ -406,7 +410,7 @@ class Recent:
             self.wrapped = found
 
     @staticmethod
-    def of(call: Call, replay: Replay) -> Recent | None:
+    def of(call: CallArguments, replay: Replay) -> Recent | None:
         """What to compare the next call with, or None when this one is not plain enough."""
         inputs = iter(call.inputs)
         wanted: list[Any] = []
@@ -488,7 +492,7 @@ class Recent:
 
 
 def _symbolic(
-    history: Sequence[tuple[Shape, ...]], inputs: Sequence[Input], fixed: set[tuple[int, int]]
+    history: Sequence[tuple[Shape, ...]], inputs: Sequence[ArrayInput], fixed: set[tuple[int, int]]
 ) -> tuple[Shape, ...]:
     """The last shapes, with a symbol for every extent that has not always been the same.
 

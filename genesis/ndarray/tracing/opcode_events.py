@@ -18,7 +18,7 @@ from typing import Any, Protocol
 Plan = dict[int, Any]
 
 
-class Watcher(Protocol):
+class OpcodeWatcher(Protocol):
     """Who is told."""
 
     def plan(self, code: CodeType, names: dict[str, Any]) -> Plan:
@@ -42,7 +42,7 @@ def is_watched(frame: FrameType | None) -> bool:
 if sys.version_info < (3, 12):
 
     @contextmanager
-    def telling(watcher: Watcher) -> Iterator[None]:
+    def telling(watcher: OpcodeWatcher) -> Iterator[None]:
         """Tell `watcher` what this thread does in the ``with`` block."""
         before = sys.gettrace()
         sys.settrace(_tracer(watcher))
@@ -51,7 +51,7 @@ if sys.version_info < (3, 12):
         finally:
             sys.settrace(before)
 
-    def _tracer(watcher: Watcher) -> Any:
+    def _tracer(watcher: OpcodeWatcher) -> Any:
         def enter(frame: FrameType, event: str, _: Any) -> Any:
             plan = watcher.plan(frame.f_code, frame.f_globals)
             if not plan or not watcher.admits(frame):
@@ -80,7 +80,7 @@ else:
     class _Monitor(threading.local):
         """The watcher of each thread."""
 
-        watcher: Watcher | None = None
+        watcher: OpcodeWatcher | None = None
 
     class _Monitoring:
         """What is asked of `sys.monitoring`, which knows no threads, while anybody watches."""
@@ -150,7 +150,7 @@ else:
     _monitoring = _Monitoring()
 
     @contextmanager
-    def telling(watcher: Watcher) -> Iterator[None]:
+    def telling(watcher: OpcodeWatcher) -> Iterator[None]:
         """Tell `watcher` what this thread does in the ``with`` block."""
         _monitoring.begin()
         before, _monitor.watcher = _monitor.watcher, watcher

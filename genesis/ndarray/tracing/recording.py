@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from genesis.ir.assumptions import Assumptions, Condition, solved
+from genesis.ir.assumptions import Assumptions, SizeCondition, solved
 from genesis.ir.node import Node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize
 from genesis.ndarray import pytree
@@ -36,7 +36,7 @@ from genesis.ndarray.core.value import (
     recorded_by,
     surroundings,
 )
-from genesis.ndarray.tracing.call import Call
+from genesis.ndarray.tracing.call import CallArguments
 from genesis.ndarray.tracing.guards import Guards, Place, Sources, nothing, weakly
 from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Read, aging
 from genesis.ndarray.tracing.python_objects import CONTAINERS
@@ -47,14 +47,14 @@ from genesis.ndarray.tracing.template import Maker, Template
 
 if TYPE_CHECKING:
     from genesis.compiler import Program
-    from genesis.compiler.program.prepacked import Kept
+    from genesis.compiler.program.prepacked import KeptValues
     from genesis.ir.placement import Placement
 
 #: Arguments that are compared by what they hold, though nobody looks into them.
 _LEAVES = (NDArray, list, set, deque, bytearray)
 
 
-class Run(NamedTuple):
+class ReplayRun(NamedTuple):
     """What a run has got to make results of."""
 
     tree: Any  # the arguments
@@ -64,7 +64,7 @@ class Run(NamedTuple):
     creator: Any  # of results that have gradients
 
 
-class Action(NamedTuple):
+class ReplayedEffect(NamedTuple):
     """An effect on Python's objects: ``function(owner, *args)``; `args` are numbers of values."""
 
     function: Callable[..., Any]
@@ -126,7 +126,7 @@ class Recording:
 
     program: Program
     device: str
-    kept: Kept | None = None  # what runs of all sizes share (see `Replay`)
+    kept: KeptValues | None = None  # what runs of all sizes share (see `Replay`)
     #: Where this process has blocks of arrays: its number along every axis of the mesh, and the
     #: whole shapes and the placements of the program's outputs.
     ranks: Mapping[str, int] = MappingProxyType({})
@@ -135,7 +135,7 @@ class Recording:
     def __init__(
         self,
         function: Callable[..., Any],
-        call: Call,
+        call: CallArguments,
         shapes: Sequence[Shape],
         memory_budget: int | float | None = None,
         static: tuple[Any, ...] = (),
@@ -233,7 +233,7 @@ class Recording:
 
     def _take(
         self,
-        call: Call,
+        call: CallArguments,
         stand_ins: Sequence[NDArray],
         recorder: Recorder,
         tape: Tape | None,
@@ -350,25 +350,25 @@ class Recording:
             return lambda run, made: NDArray(source(), steps(run.sizes))
         whole = self.whole[place]
 
-        def view(run: Run, made: list[Any]) -> NDArray:
+        def view(run: ReplayRun, made: list[Any]) -> NDArray:
             array = run.arrays[place]
             return NDArray(array.storage, (() if whole else array.steps) + steps(run.sizes))
 
         return view
 
-    def _action(self, effect: Effect, given: Mapping[int, Any], sources: Sources) -> Action:
+    def _action(self, effect: Effect, given: Mapping[int, Any], sources: Sources) -> ReplayedEffect:
         numbers = tuple([self.template.add(x) for x in effect.args])
         if effect.owner is None:
-            return Action(effect.function, None, numbers)
+            return ReplayedEffect(effect.function, None, numbers)
         path = given.get(id(effect.owner))
         if path is not None:
-            return Action(effect.function, lambda tree: pytree.follow(tree, path), numbers)
+            return ReplayedEffect(effect.function, lambda tree: pytree.follow(tree, path), numbers)
         source = sources(effect.owner)
-        return Action(effect.function, lambda _: source(), numbers)
+        return ReplayedEffect(effect.function, lambda _: source(), numbers)
 
     def _compile_all(
         self,
-        call: Call,
+        call: CallArguments,
         recorder: Recorder,
         places: Mapping[Storage, Origin],
         arguments: Mapping[Storage, int],
@@ -483,7 +483,7 @@ class Recording:
 
     def _compile(
         self,
-        call: Call,
+        call: CallArguments,
         place: Mapping[Value, Origin],
         wanted: Sequence[Value],
         overwritten: set[Value],
@@ -573,7 +573,7 @@ class Recording:
             return self.outside.index(place)
         return None
 
-    def _settled_sizes(self, order: Sequence[Value]) -> tuple[Condition, ...]:
+    def _settled_sizes(self, order: Sequence[Value]) -> tuple[SizeCondition, ...]:
         """What calls with other sizes must meet; `Refined` if symbols could say more of it."""
         assumed = self._assumed
         with assumed:
@@ -639,7 +639,7 @@ class Recording:
         """Why the recording does not serve, in words."""
         return self.guards.failing() or "an array, a setting or its layout is another one"
 
-    def sizes(self, call: Call) -> dict[str, int] | None:
+    def sizes(self, call: CallArguments) -> dict[str, int] | None:
         """The values of the symbolic sizes in a call of this kind; None: it does not fit."""
         for k, i in enumerate(call.inputs):
             shape = self.shapes[k]
@@ -653,7 +653,7 @@ class Recording:
             return None
         return {**found, **self.ranks}
 
-    def _values(self, call: Call) -> dict[str, int] | None:
+    def _values(self, call: CallArguments) -> dict[str, int] | None:
         """What the symbols are in a call whose inputs have as many axes; None: no shapes fit."""
         extents: list[tuple[Dim, Any]] = []
         for shape, i in zip(self.shapes, call.inputs, strict=True):

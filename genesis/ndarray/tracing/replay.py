@@ -30,7 +30,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.realisation import read_code
 from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import Value
-from genesis.ndarray.tracing.recording import Recording, Run
+from genesis.ndarray.tracing.recording import Recording, ReplayRun
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
@@ -59,7 +59,9 @@ class Replay:
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
-        from genesis.compiler.program.prepacked import Kept  # importing Genesis loads no compiler
+        from genesis.compiler.program.prepacked import (
+            KeptValues,  # importing Genesis loads no compiler
+        )
 
         program = recording.program
         self.recording = recording
@@ -101,10 +103,10 @@ class Replay:
                 steady.add(slot)
         may = recording.budget is None and program.backend.has_host_memory
         if recording.kept is None and may:
-            recording.kept = Kept(program, sizes, steady)
+            recording.kept = KeptValues(program, sizes, steady)
         kept = recording.kept
         if kept is not None and not kept.suits_all_sizes:
-            kept = Kept(program, sizes, steady)
+            kept = KeptValues(program, sizes, steady)
         self._kept = kept if kept is not None and kept.slots else None
         # One index may be used in many places.
         checks: dict[int, list[tuple[str, int, int, str]]] = {}
@@ -392,7 +394,7 @@ class Replay:
         storages: list[Any] = [None] * len(recording.fresh)
         for k in recording.shown:
             storages[k] = Storage(values[recording.fresh[k]])
-        run = Run(tree, arrays, storages, self.sizes, None)
+        run = ReplayRun(tree, arrays, storages, self.sizes, None)
         if recording.tape is not None:
             saved = [values[k] for k in recording.saved]
             unread = [values[k] for k in recording.unread]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from genesis.ndarray.core.value import Value
     from genesis.ndarray.tracing.journal import Read
     from genesis.ndarray.tracing.recorder import Recorder
-    from genesis.ndarray.tracing.recording import Run
+    from genesis.ndarray.tracing.recording import ReplayRun
     from genesis.ndarray.tracing.template import Maker, Template
 
 
@@ -36,7 +36,7 @@ class Tape(Protocol):
 
     def attach(
         self,
-        run: Run,
+        run: ReplayRun,
         held: list[Value],
         pointers: list[int],
         unread: list[Value],

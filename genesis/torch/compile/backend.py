@@ -53,7 +53,7 @@ _MODES = (
 )  # fmt: skip
 
 
-class Kind(Enum):
+class GraphKind(Enum):
     """What a graph of AOTAutograd's computes."""
 
     FORWARD = "forward"
@@ -61,15 +61,15 @@ class Kind(Enum):
     INFERENCE = "inference"
 
 
-Compiler = Callable[[GraphModule, Kind], Callable[[list[Any]], list[Any]]]
+Compiler = Callable[[GraphModule, GraphKind], Callable[[list[Any]], list[Any]]]
 
 
-def compile_fx(module: GraphModule, kind: Kind) -> Executable:
+def compile_fx(module: GraphModule, kind: GraphKind) -> Executable:
     """One graph of AOTAutograd's as an executable."""
-    return Executable(module, device_of(module), apart=kind is Kind.BACKWARD)
+    return Executable(module, device_of(module), apart=kind is GraphKind.BACKWARD)
 
 
-def run_lazily(module: GraphModule, kind: Kind) -> Callable[[list[Any]], list[Any]]:
+def run_lazily(module: GraphModule, kind: GraphKind) -> Callable[[list[Any]], list[Any]]:
     """One graph for tensors on a device: their operators are lazy, and compiled once run."""
 
     def run(inputs: list[Any]) -> list[Any]:
@@ -101,12 +101,12 @@ def genesis(
     if any(place.type not in ("cpu", "cuda") for place in places):
         compiler = run_lazily
 
-    def compiler_of(kind: Kind) -> Callable[..., Any]:
+    def compiler_of(kind: GraphKind) -> Callable[..., Any]:
         def compile(graph: GraphModule, inputs: Sequence[Any]) -> Any:
             made = compiler(graph, kind)
             if isinstance(made, Executable):
                 made.tuning = seconds
-                made.frozen = freeze and kind is Kind.INFERENCE
+                made.frozen = freeze and kind is GraphKind.INFERENCE
             return made
 
         # PyTorch keeps, and finds again, what comes from a compiler of this type.
@@ -114,9 +114,9 @@ def genesis(
 
     cached = compiler is compile_fx
     backend = aot_autograd(
-        fw_compiler=compiler_of(Kind.FORWARD),
-        bw_compiler=compiler_of(Kind.BACKWARD),
-        inference_compiler=compiler_of(Kind.INFERENCE),
+        fw_compiler=compiler_of(GraphKind.FORWARD),
+        bw_compiler=compiler_of(GraphKind.BACKWARD),
+        inference_compiler=compiler_of(GraphKind.INFERENCE),
         decompositions=decompositions(),
         partition_fn=partition,
         keep_inference_input_mutations=True,

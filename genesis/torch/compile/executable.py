@@ -20,8 +20,8 @@ from torch.fx import GraphModule, Node
 from genesis import events
 from genesis.ir.size import UndecidableSize
 from genesis.torch.aten import FallbackWarning
-from genesis.torch.compile.executable_plan import Missing, PartPlan, Plan
-from genesis.torch.compile.plan_builder import Planning, alike, found, sources
+from genesis.torch.compile.executable_plan import ExecutablePlan, Missing, PartPlan
+from genesis.torch.compile.plan_builder import PlanBuilder, alike, found, sources
 from genesis.torch.compile.run_program import Frame, frame_for
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.source_lines import TracedPlaces
@@ -114,7 +114,7 @@ class Executable(OutputCode):
     def _planned(self, sizes: Sizes) -> Running:
         assert self._module is not None
         with multiplying(self._precision) if self._device != "cpu" else nullcontext():
-            builder = Planning(self._module, sizes, self._device, self._keep, self._apart)
+            builder = PlanBuilder(self._module, sizes, self._device, self._keep, self._apart)
         return Running(builder.plan, builder)
 
     def _plan_generally(self) -> None:
@@ -172,7 +172,7 @@ def multiplying(precision: str) -> AbstractContextManager[object]:
 class Running:
     """A plan that is run. `builder` is where it came from, unless it was found in a cache."""
 
-    def __init__(self, plan: Plan, builder: Planning | None) -> None:
+    def __init__(self, plan: ExecutablePlan, builder: PlanBuilder | None) -> None:
         self.plan, self.builder = plan, builder
         self.sizes: Mapping[str, int] = {}  #: of the last run
         self._frames: dict[tuple[int, tuple[int, ...]], Frame] = {}
@@ -185,10 +185,10 @@ class Running:
             listed = "; ".join(f"{name} ({why})" for name, why in self.plan.reasons.items())
             warnings.warn(f"computed by PyTorch: {listed}", FallbackWarning, stacklevel=2)
 
-    def __getstate__(self) -> Plan:
+    def __getstate__(self) -> ExecutablePlan:
         return self.plan
 
-    def __setstate__(self, plan: Plan) -> None:
+    def __setstate__(self, plan: ExecutablePlan) -> None:
         self.__init__(plan, None)  # type: ignore[misc]
 
     def run(self, registers: list[Any], sizes: dict[str, int], frozen: bool = False) -> list[Any]:

@@ -56,7 +56,7 @@ class Named:
         return {"key": self.key, "outputs": self.outputs, "device": self.device}
 
 
-class Read(NamedTuple):
+class InputRead(NamedTuple):
     """An input of a program: its slot, the register, and the strides it is compiled for.
 
     PyTorch may pass one that is `marked`: its elements are meant to be conjugated, or negated. A
@@ -116,7 +116,7 @@ class Foreign(NamedTuple):
     run: Callable[[list[Any], dict[str, int]], Any]
 
 
-class View(NamedTuple):
+class ArgumentView(NamedTuple):
     """A view of an argument; `offset` counts from where that begins."""
 
     register: int
@@ -125,7 +125,7 @@ class View(NamedTuple):
     offset: Dim
 
 
-class Shared(NamedTuple):
+class SharedResult(NamedTuple):
     """A result in the memory of another, maybe as elements of another kind.
 
     `offset` counts from where that memory begins.
@@ -149,8 +149,10 @@ class PartPlan:
     """
 
     named: Named | None
-    seen: list[tuple[int, View]] = field(default_factory=list)  # registers that views go to first
-    reads: list[Read] = field(default_factory=list)
+    seen: list[tuple[int, ArgumentView]] = field(
+        default_factory=list
+    )  # registers that views go to first
+    reads: list[InputRead] = field(default_factory=list)
     random: int | None = None  # the slot of a generator's state
     constants: list[Constant] = field(default_factory=list)
     scalars: list[Scalar] = field(default_factory=list)
@@ -167,16 +169,16 @@ class Register(NamedTuple):
     register: int
 
 
-class Plain(NamedTuple):
+class KnownResult(NamedTuple):
     """A result that is known: a number, a size, or nothing."""
 
     value: Any
 
 
-Result = View | Shared | Register | Plain
+Result = ArgumentView | SharedResult | Register | KnownResult
 
 
-class Source(NamedTuple):
+class SizeSource(NamedTuple):
     """Where the value of a symbolic size is read: an integer argument, or an axis of a tensor."""
 
     name: str
@@ -185,7 +187,7 @@ class Source(NamedTuple):
 
 
 @dataclass
-class Plan:
+class ExecutablePlan:
     """All of a graph, on a device. `reasons` says why PyTorch computes some operators."""
 
     device: str

@@ -22,13 +22,13 @@ from genesis.ndarray.core.value import Value
 from genesis.ndarray.tracing.recorder import interned
 from genesis.torch.compile import executable_plan as plans
 from genesis.torch.compile.sizes import Sizes, number, symbol_name
-from genesis.torch.compile.trace import NumberNeeded, Part, Trace, viewed
+from genesis.torch.compile.trace import NumberNeeded, Trace, TracedPart, viewed
 from genesis.torch.convert import TORCH_DTYPES
 
 Origins = dict[GraphNode, Node]
 
 
-class Planning:
+class PlanBuilder:
     """The plan of a graph, and of each program where the nodes of its graph came from."""
 
     def __init__(
@@ -49,12 +49,12 @@ class Planning:
         self.origins: list[Origins] = []
         parts = [self._part(part) for part in trace.parts]
         results = [self._result(x) for x in trace.results]
-        self.plan = plans.Plan(device, len(self.numbers), parts, results, trace.reasons)
+        self.plan = plans.ExecutablePlan(device, len(self.numbers), parts, results, trace.reasons)
 
     def _number(self, node: Node) -> int:
         return self.numbers.setdefault(node, len(self.numbers))
 
-    def _part(self, part: Part) -> plans.PartPlan:
+    def _part(self, part: TracedPart) -> plans.PartPlan:
         trace = self._trace
         with trace.recording():
             arranged = [self._arranged(node, x) for node, x in part.outputs.items()]
@@ -75,7 +75,7 @@ class Planning:
                 plan.random = slot
             elif v in places:
                 how = tuple(v.strides), v in marked, v in elsewhere
-                plan.reads.append(plans.Read(slot, places[v], *how))
+                plan.reads.append(plans.InputRead(slot, places[v], *how))
             else:
                 held = trace.constants.get(v)
                 plan.constants.append(plans.Constant(slot, _bytes(v) if held is None else held))
@@ -134,10 +134,10 @@ class Planning:
     def _result(self, x: Any) -> plans.Result:
         """How a result of the graph is found once all parts have run."""
         if not isinstance(x, Node):
-            return plans.Plain(x)
+            return plans.KnownResult(x)
         value = x.meta.get("val")
         if isinstance(value, torch.SymInt):
-            return plans.Plain(self._trace.sizes.dim(value))
+            return plans.KnownResult(self._trace.sizes.dim(value))
         root = self._trace.roots.get(x, x)
         return self._seen(self._trace.same.get(x, x)) if root is x else self._shared(root, x)
 
@@ -149,20 +149,20 @@ class Planning:
         fake, original = node.meta["val"], base.meta["val"]
         offset = sizes.dim(fake.storage_offset()) - sizes.dim(original.storage_offset())
         strides = sizes.shape(fake.stride())
-        return plans.View(self.numbers[base], sizes.shape(fake.shape), strides, offset)
+        return plans.ArgumentView(self.numbers[base], sizes.shape(fake.shape), strides, offset)
 
-    def _shared(self, root: Node, node: Node) -> plans.Shared:
+    def _shared(self, root: Node, node: Node) -> plans.SharedResult:
         sizes, fake, made = self._trace.sizes, node.meta["val"], root.meta["val"]
         shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
         ahead = sizes.dim(made.storage_offset()) * made.itemsize // fake.itemsize
         offset = sizes.dim(fake.storage_offset()) - ahead  # what is made begins its memory
         kind = fake.dtype, fake.is_conj(), fake.is_neg()
-        return plans.Shared(self.numbers[root], shape, strides, offset, *kind)
+        return plans.SharedResult(self.numbers[root], shape, strides, offset, *kind)
 
-    def _view(self, node: Node) -> tuple[int, plans.View]:
+    def _view(self, node: Node) -> tuple[int, plans.ArgumentView]:
         """A view of an argument that a program reads."""
         view = self._seen(node)
-        assert isinstance(view, plans.View)
+        assert isinstance(view, plans.ArgumentView)
         return self._number(node), view
 
     # ---- what PyTorch computes
@@ -172,7 +172,7 @@ class Planning:
         given: dict[Node, Any] = {}  # what is not in a register
         for source in node.all_input_nodes:
             if source.op == "get_attr":
-                given[source] = plans.Plain(getattr(module, str(source.target)))
+                given[source] = plans.KnownResult(getattr(module, str(source.target)))
             elif isinstance(source.meta.get("val"), torch.SymInt) and source not in numbers:
                 given[source] = source.meta["val"]
             elif source not in numbers:
@@ -202,20 +202,20 @@ def found(result: plans.Result, registers: list[Any], sizes: Mapping[str, int]) 
     """A result, once everything has been computed."""
     if isinstance(result, plans.Register):
         return registers[result.register]
-    if isinstance(result, plans.Plain):
+    if isinstance(result, plans.KnownResult):
         value = result.value
         return value.value(sizes) if isinstance(value, Size) else value
     tensor = registers[result.register]
     shape = [evaluate(d, sizes) for d in result.shape]
     strides = [evaluate(d, sizes) for d in result.strides]
     offset = evaluate(result.offset, sizes)
-    if isinstance(result, plans.View):
+    if isinstance(result, plans.ArgumentView):
         return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
     with torch.enable_grad():  # else the view could not be written where gradients are recorded
         return _kind_of(result, tensor).as_strided(shape, strides, offset)
 
 
-def _kind_of(result: plans.Shared, tensor: torch.Tensor) -> torch.Tensor:
+def _kind_of(result: plans.SharedResult, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor whose memory has the kind of elements that a result has."""
     if tensor.dtype != result.dtype:
         count = tensor.untyped_storage().nbytes() // tensor.itemsize
@@ -228,13 +228,13 @@ def _kind_of(result: plans.Shared, tensor: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(tensor) if result.negative else tensor
 
 
-def sources(module: GraphModule) -> list[plans.Source]:
+def sources(module: GraphModule) -> list[plans.SizeSource]:
     """Where the value of every symbol in a graph's arguments can be read."""
-    found: dict[str, plans.Source] = {}
+    found: dict[str, plans.SizeSource] = {}
     placeholders = (n for n in module.graph.nodes if n.op == "placeholder")
     for register, node in enumerate(placeholders):
         for name, axis in _told(node.meta.get("val")):
-            found.setdefault(name, plans.Source(name, register, axis))
+            found.setdefault(name, plans.SizeSource(name, register, axis))
     return list(found.values())
 
 

@@ -19,7 +19,7 @@ import torch
 
 from genesis import events
 from genesis.backends.base import Later, Memory
-from genesis.compiler.program.prepacked import Kept, Prepared
+from genesis.compiler.program.prepacked import KeptValues, Prepared
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.core.index_checks import require
 from genesis.ndarray.core.value import lock
@@ -64,7 +64,7 @@ class Frame:
         self._places: list[tuple[int, int]] = []  # where the address of a result goes: slot, which
         self._writes: list[tuple[int, int, bool]] = []  # slot, register, whether it is in place
         self._checks: list[int] = []  # slots
-        self._kept: Kept | None = None
+        self._kept: KeptValues | None = None
         self._held: list[torch.Tensor] = []  # parameters: no other tensor gets their memory
         self._states: list[tuple[int, int]] = []  # how they were in the run before
         if plan.named is None:
@@ -179,7 +179,7 @@ class Frame:
                 as_it_is = not special and read.stride() == strides and register not in written
                 if isinstance(read, torch.nn.Parameter) and as_it_is:
                     steady.add(slot)
-            self._kept = Kept(self._program, self._sizes, steady)
+            self._kept = KeptValues(self._program, self._sizes, steady)
         self._held = [registers[r] for slot, r, _, _ in self._reads if slot in self._kept.slots]
         states = [(p.data_ptr(), _version(p)) for p in self._held]
         unchanged = bool(states) and states == self._states and events.watcher is None

@@ -64,7 +64,7 @@ class NumberNeeded(Exception):
 
 
 @dataclass
-class Part:
+class TracedPart:
     """What is computed in one go: arrays over stand-ins, then operators left to PyTorch."""
 
     inputs: dict[Node, Value] = field(default_factory=dict)  #: stand-ins for what it reads
@@ -95,7 +95,7 @@ class Trace:
         self.module, self.sizes, self.device = module, sizes, device
         self._divides = numbers
         self._numbers: set[Node] = set()  # what ``item`` gave, and numbers computed of it
-        self.parts: list[Part] = []
+        self.parts: list[TracedPart] = []
         self.reasons: dict[str, str] = {}
         self.results: Sequence[Any] = ()
         self.origins: dict[Value, Node] = {}  #: the operator that each value was built for
@@ -293,9 +293,9 @@ class Trace:
         return True
 
     # ---- parts
-    def _part(self, level: int) -> Part:
+    def _part(self, level: int) -> TracedPart:
         while len(self.parts) <= level:
-            self.parts.append(Part())
+            self.parts.append(TracedPart())
         return self.parts[level]
 
     def _leave(self, node: Node, level: int, why: str) -> None:

@@ -17,7 +17,7 @@ import torch
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.source_lines import OURS
 from genesis.ndarray.core.storage import Storage
-from genesis.ndarray.core.value import MAX_DEPTH, Block, Part, Value, thread
+from genesis.ndarray.core.value import MAX_DEPTH, SubgraphCopy, CopyPart, Value, thread
 from genesis.torch.aten import implementations
 from genesis.torch.device import autocast, cpu_fallback, interop, generators
 from genesis.torch.device import storage_contents as contents
@@ -65,8 +65,8 @@ def register() -> None:
         generators.state,
     )
     contents.runtime.build_with(
-        Value, Part, Block, Storage, NDArray, thread, contents.progress, OURS, contents.read,
-        MAX_DEPTH,
+        Value, CopyPart, SubgraphCopy, Storage, NDArray, thread, contents.progress, OURS,
+        contents.read, MAX_DEPTH,
     )  # fmt: skip
     keep_parameters()
     interop.register()

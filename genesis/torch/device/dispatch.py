@@ -24,7 +24,7 @@ from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
 from genesis.torch.device import storage_contents as contents
 from genesis.torch.device.generators import generator_of
 from genesis.torch.device.graph_cache import Arguments, Copies
-from genesis.torch.device.operator_variants import Form
+from genesis.torch.device.operator_variants import OperatorVariant
 from genesis.torch.device.result_strides import arrays_in, result_strides
 from genesis.torch.device.strides import Sizes
 
@@ -81,7 +81,7 @@ def arrays(op: Any, kernel: Implementation) -> Callable[[tuple[Any, ...], dict[s
     return run
 
 
-def writing(op: Any, kernel: Implementation, form: Form, beyond: Function) -> Function:
+def writing(op: Any, kernel: Implementation, form: OperatorVariant, beyond: Function) -> Function:
     """A function of tensors for an operator that writes what a kernel gives."""
     single = len(form.written) == 1 and not form.fresh
     result_of = arrays(op, kernel)

@@ -46,12 +46,12 @@ class Copies:
         `strides` says of a call's arguments and results how these lie in memory, if not row-major.
         """
         self.kernel, self.arguments, self.strides = kernel, arguments, strides
-        self.known: dict[bytes | None, Recorded | None] = {}
+        self.known: dict[bytes | None, RecordedOperator | None] = {}
         self._met: set[int] = set()
 
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Recorded, list[Any]] | None:
+    ) -> tuple[RecordedOperator, list[Any]] | None:
         """What is known of arguments like these, and the tensors among them; None: nothing."""
         inputs: list[Any] = []
         form = contents.runtime.form(args, kwargs, inputs)
@@ -66,7 +66,7 @@ class Copies:
 
     def _record(
         self, form: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Any]
-    ) -> Recorded | None:
+    ) -> RecordedOperator | None:
         if len(self.known) >= MOST:
             self.known.clear()
         mark = hash(form)
@@ -77,12 +77,12 @@ class Copies:
             return None
         recorded = None
         with suppress(Exception):  # whatever it is, the kernel has it as well
-            recorded = Recorded(self, args, kwargs, inputs)
+            recorded = RecordedOperator(self, args, kwargs, inputs)
         self.known[form] = recorded
         return recorded
 
 
-class Recorded:
+class RecordedOperator:
     """What a kernel builds for arguments of certain forms."""
 
     __slots__ = ("graph", "native", "_make", "_results")

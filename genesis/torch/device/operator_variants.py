@@ -17,7 +17,7 @@ import torch
 from genesis.torch.convert import PLACEMENT
 
 
-class Form(NamedTuple):
+class OperatorVariant(NamedTuple):
     """How an operator that writes follows from a functional one."""
 
     functional: str  #: its full name
@@ -62,7 +62,7 @@ def operator(name: str) -> Any:
 
 
 @cache
-def form_of(name: str) -> Form | None:
+def form_of(name: str) -> OperatorVariant | None:
     """The form of an operator that writes; None if there is no functional twin.
 
     >>> form_of("aten::add_.Tensor").functional, form_of("aten::sum.IntList_out").functional
@@ -85,7 +85,7 @@ def form_of(name: str) -> Form | None:
         extra = _matches(arguments, other.arguments)
         if extra is not None and len(other.returns) == fresh + len(written):
             returns = len(described.returns)
-            return Form(twin, tuple(written), is_out, "dtype" in extra, fresh, returns)
+            return OperatorVariant(twin, tuple(written), is_out, "dtype" in extra, fresh, returns)
     return None
 
 

@@ -29,7 +29,7 @@ from genesis.ndarray.core.interop import copied
 from genesis.ndarray.core.layout import is_row_major
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import backend_of, realize_values
-from genesis.ndarray.core.storage import Step, Steps, Storage, write_through
+from genesis.ndarray.core.storage import Steps, Storage, ViewStep, write_through
 from genesis.ndarray.core.value import Value, thread
 from genesis.torch.aten.registry import Unsupported
 from genesis.torch.convert import DTYPES, TORCH_DTYPES, from_torch, to_torch
@@ -54,7 +54,7 @@ MAX_LAYOUTS = 1 << 14
 _BITS = {d.itemsize: d for d in (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)}
 
 
-class Layout:
+class TensorLayout:
     """How a tensor sees its storage."""
 
     __slots__ = (
@@ -80,16 +80,16 @@ class Layout:
 
 
 @lru_cache(MAX_LAYOUTS)
-def _layout(description: Description) -> Layout:
-    return Layout(*description)
+def _layout(description: Description) -> TensorLayout:
+    return TensorLayout(*description)
 
 
 @cache
-def _layout_numbered(number: int) -> Layout:
+def _layout_numbered(number: int) -> TensorLayout:
     return _layout(runtime.layout(number))
 
 
-def layout_of(tensor: torch.Tensor) -> Layout:
+def layout_of(tensor: torch.Tensor) -> TensorLayout:
     """The layout of a tensor."""
     return _layout(runtime.describe(tensor))
 
@@ -142,7 +142,7 @@ def read(tensor: torch.Tensor) -> NDArray:
     return nd.neg(array) if layout.flipped & 2 else array
 
 
-def read_bits(tensor: torch.Tensor, layout: Layout) -> NDArray:
+def read_bits(tensor: torch.Tensor, layout: TensorLayout) -> NDArray:
     """What lies in memory under a tensor of any dtype, before conjugation and negation."""
     found = _base(tensor, layout) if layout.span else None
     if found is None:
@@ -172,7 +172,7 @@ def write(tensor: torch.Tensor, array: NDArray) -> None:
     write_bits(tensor, layout, array.astype(layout.ours))
 
 
-def write_bits(tensor: torch.Tensor, layout: Layout, array: NDArray) -> None:
+def write_bits(tensor: torch.Tensor, layout: TensorLayout, array: NDArray) -> None:
     """Put what is to lie in memory under a tensor there."""
     if not layout.span:
         return
@@ -212,7 +212,7 @@ def new(array: NDArray, strides: Sizes | None = None) -> torch.Tensor:
     )
 
 
-def _base(tensor: torch.Tensor, layout: Layout) -> tuple[NDArray, Layout] | None:
+def _base(tensor: torch.Tensor, layout: TensorLayout) -> tuple[NDArray, TensorLayout] | None:
     """Contents with the dtype and enough elements for a layout, and their own layout."""
     address = runtime.address(tensor)
     entry = contents.get(address)
@@ -232,12 +232,12 @@ def _base(tensor: torch.Tensor, layout: Layout) -> tuple[NDArray, Layout] | None
     return _keep_flat(tensor, flat)
 
 
-def _capacity(tensor: torch.Tensor, layout: Layout) -> int:
+def _capacity(tensor: torch.Tensor, layout: TensorLayout) -> int:
     """How many elements of a layout's dtype a tensor's storage has room for."""
     return tensor.untyped_storage().nbytes() // layout.dtype.itemsize
 
 
-def _keep_flat(tensor: torch.Tensor, flat: NDArray) -> tuple[NDArray, Layout]:
+def _keep_flat(tensor: torch.Tensor, flat: NDArray) -> tuple[NDArray, TensorLayout]:
     """Let a storage's contents be those of a vector."""
     array = wrap(flat.value)
     alias = torch.empty(0, dtype=TORCH_DTYPES[flat.dtype], device=tensor.device)
@@ -266,25 +266,25 @@ def reinterpreted(flat: NDArray, dtype: DType) -> NDArray:
     return wrap(Value.realised(value.memory, dtype, (count,), (1,), value.device))
 
 
-def _flat(array: NDArray, layout: Layout) -> NDArray:
+def _flat(array: NDArray, layout: TensorLayout) -> NDArray:
     """Contents as they lie in memory."""
     assert layout.order is not None
     return array.permute(layout.order).reshape(-1)
 
 
 @lru_cache(MAX_LAYOUTS)
-def _steps(before: Layout, after: Layout) -> Steps | None:
+def _steps(before: TensorLayout, after: TensorLayout) -> Steps | None:
     """From contents of one layout to a tensor of another."""
     assert before.order is not None
     shape = tuple(before.sizes[d] for d in before.order)
     steps = steps_to(shape, after.sizes, after.strides, after.offset)
     if steps is None or before.order == tuple(range(len(shape))):
         return steps
-    return (Step(ops.PERMUTE, before.order, shape), *steps)
+    return (ViewStep(ops.PERMUTE, before.order, shape), *steps)
 
 
 @lru_cache(64)
-def _positions(layout: Layout) -> np.ndarray[Any, Any]:
+def _positions(layout: TensorLayout) -> np.ndarray[Any, Any]:
     """Where in memory the elements of an overlapping tensor lie."""
     positions = np.full(layout.sizes, layout.offset, np.int64)
     for d, (n, stride) in enumerate(zip(layout.sizes, layout.strides, strict=True)):

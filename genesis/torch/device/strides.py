@@ -16,7 +16,7 @@ from operator import mul
 from genesis.ir import ops
 from genesis.ir.ops import Op
 from genesis.ndarray.core.layout import is_row_major
-from genesis.ndarray.core.storage import Step, Steps
+from genesis.ndarray.core.storage import Steps, ViewStep
 
 Sizes = tuple[int, ...]
 
@@ -75,7 +75,7 @@ class _Path:
 
     def __init__(self, base: Sizes) -> None:
         self.base = base
-        self.steps: list[Step] = []
+        self.steps: list[ViewStep] = []
         self.slices: list[tuple[int, int, int]] = []  # (start, step, size) of the axes before it
         *self.natural, self.row = accumulate(reversed(base), mul, initial=1)
         self.natural.reverse()  # the extents of rows, the longest first
@@ -138,4 +138,4 @@ class _Path:
 
     def add(self, op: Op, attr: object, shape: Sizes) -> None:
         """One step more."""
-        self.steps.append(Step(op, attr, shape))
+        self.steps.append(ViewStep(op, attr, shape))

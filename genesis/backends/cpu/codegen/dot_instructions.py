@@ -21,7 +21,7 @@ from genesis.ir.node import Node, topological
 _SIGN = 0x80
 
 
-class Dots:
+class DotInstructions:
     """The quadruples of one function being written."""
 
     def __init__(self, x: Expressions, analysis: lanes.Analysis, chip: CPU) -> None:

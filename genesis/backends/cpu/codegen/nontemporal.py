@@ -17,7 +17,7 @@ from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.expression import Expressions
 from genesis.backends.cpu.codegen.lanes import Address, Point
 from genesis.ir import ops
-from genesis.ir.index import Linear, simplify
+from genesis.ir.index import LinearIndex, simplify
 from genesis.ir.kernel import Buffer, Kernel, Phase, Role, Store, expressions, walk
 from genesis.ir.node import topological
 
@@ -78,7 +78,7 @@ class Streams:
 
     def _shares(self, s: Store) -> bool:
         """Whether rows that are written side by side begin within lines."""
-        flat = Linear.of(simplify(self.x.analysis.address_of(s).flat))
+        flat = LinearIndex.of(simplify(self.x.analysis.address_of(s).flat))
         return _within_a_line(flat.constant * s.buffer.dtype.itemsize)
 
     def _aligned(self, address: Address, point: Point, width: int, run: int, size: int) -> int:
@@ -87,7 +87,7 @@ class Streams:
         A part of the vector, if need be: then it is written in as many parts.
         """
         if address not in self._divisors:
-            flat = Linear.of(simplify(address.flat))
+            flat = LinearIndex.of(simplify(address.flat))
             steps = flat.terms.values()
             ragged = any(_within_a_line(step * size) and step % run for step in steps)
             self._divisors[address] = 1 if ragged else gcd(*steps, flat.constant)

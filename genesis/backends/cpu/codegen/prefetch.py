@@ -24,7 +24,7 @@ from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.lanes import Analysis, Point
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, bounds, simplify
+from genesis.ir.index import LinearIndex, bounds, simplify
 from genesis.ir.node import Node, topological
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def prefetch_rows(phase: kir.Phase, analysis: Analysis, chip: CPU) -> dict[Node,
             for n in _large_inputs(s, chip.l2_bytes):
                 found = _gathered(n)
                 place = n if found is None else found.place
-                flat = Linear.of(simplify(analysis.address_of(place).flat))
+                flat = LinearIndex.of(simplify(analysis.address_of(place).flat))
                 step = flat.terms.get(row.node, 0) * n.attr.dtype.itemsize
                 near = 0 < step <= chip.l2_bytes // _SHARE
                 if found is not None and near and s.axis.node in flat.terms:

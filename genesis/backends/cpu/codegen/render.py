@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from genesis.backends.cpu.chip import CPU
-from genesis.backends.cpu.codegen.dot_instructions import Dots
+from genesis.backends.cpu.codegen.dot_instructions import DotInstructions
 from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMModule, LLVMValue
 from genesis.backends.cpu.codegen.expression import Argument, Expressions
 from genesis.backends.cpu.codegen.lanes import (
@@ -136,7 +136,7 @@ class _Block:
         self.x.prefetches = prefetch_rows(phase, self.analysis, chip)
         self.streams = Streams(self.x, kernel, phase, chip)
         self.stores = Stores(self.x, self.analysis, self.streams)
-        self.dots = Dots(self.x, self.analysis, chip)
+        self.dots = DotInstructions(self.x, self.analysis, chip)
         self.scratch_bytes = 0
         self._large = chip.l2_bytes
         self._stage_top = 0

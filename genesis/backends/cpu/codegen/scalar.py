@@ -244,7 +244,7 @@ _PLAIN: dict[Op, Emit] = {
 }
 
 
-class Product(LLVMValue):
+class UnroundedProduct(LLVMValue):
     """A product of floats, which a sum takes unrounded, as its factors.
 
     Which products are fused with a sum follows from the expression alone. Left to LLVM, it would
@@ -257,9 +257,9 @@ class Product(LLVMValue):
         super().__init__(value.out, value.text, value.element, value.width)
         self.factors = factors
 
-    def splat(self, width: int) -> Product:
+    def splat(self, width: int) -> UnroundedProduct:
         """A product that is the same in every lane."""
-        return Product(super().splat(width), *self.factors)
+        return UnroundedProduct(super().splat(width), *self.factors)
 
     def plus(self, summand: LLVMValue) -> LLVMValue:
         """``self + summand`` in one rounding."""
@@ -267,15 +267,15 @@ class Product(LLVMValue):
         a, b = (f.splat(width) if width and not f.width else f for f in self.factors)
         return a.fma(b, summand)
 
-    def __neg__(self) -> Product:
+    def __neg__(self) -> UnroundedProduct:
         a, b = self.factors
-        return Product(super().__neg__(), -a, b)
+        return UnroundedProduct(super().__neg__(), -a, b)
 
 
 def _add(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    if isinstance(a, Product):
+    if isinstance(a, UnroundedProduct):
         return a.plus(b)
-    if isinstance(b, Product):
+    if isinstance(b, UnroundedProduct):
         return b.plus(a)
     return a | b if dtype is bool_ else a + b
 
@@ -283,14 +283,14 @@ def _add(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
 def _subtract(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     if dtype is bool_:
         return a ^ b
-    fused = isinstance(a, Product) or isinstance(b, Product)
+    fused = isinstance(a, UnroundedProduct) or isinstance(b, UnroundedProduct)
     return _add(n, dtype, a, -b) if fused and a.text != b.text else a - b  # x - x is 0
 
 
 def _multiply(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     if dtype is bool_:
         return a & b
-    return Product(a * b, a, b) if dtype.is_float else a * b
+    return UnroundedProduct(a * b, a, b) if dtype.is_float else a * b
 
 
 def _abs(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:

@@ -23,16 +23,16 @@ from genesis.backends.base import NativeCall
 from genesis.backends.cpu.library.select import claim_select
 from genesis.backends.cpu.library.sort import claim_sort
 from genesis.backends.cpu.library.topk import claim_topk
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 
-NATIVE_CALLS: dict[str, Callable[[Call], NativeCall | None]] = {
+NATIVE_CALLS: dict[str, Callable[[LibraryCall], NativeCall | None]] = {
     "sorting.select": claim_select,
     "sorting.sort": claim_sort,
     "sorting.topk": claim_topk,
 }
 
 
-def native_call(call: Call) -> NativeCall | None:
+def native_call(call: LibraryCall) -> NativeCall | None:
     """Native code for a call; None where there is none."""
     found = NATIVE_CALLS.get(call.name)
     return None if found is None else found(call)

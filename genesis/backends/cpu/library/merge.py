@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from genesis.backends.cpu.codegen.emit import LLVMValue, Operand
-from genesis.backends.cpu.library.phase_builder import Array, Code
+from genesis.backends.cpu.library.phase_builder import Code, TypedMemory
 
 RUN = 16  # items that are sorted by rank
 MANY = 512  # items up to which this is faster than distributing them by digits
@@ -21,23 +21,25 @@ _LANES = 8  # ranks that are worked out together
 SLACK = 2 * MANY // RUN + _LANES
 
 
-class Layout(Protocol):
+class ItemLayout(Protocol):
     """How items lie in memory: `words` of 64 bits, the first of which they are ordered by."""
 
     words: int
 
-    def head(self, items: Array, i: LLVMValue) -> LLVMValue:
+    def head(self, items: TypedMemory, i: LLVMValue) -> LLVMValue:
         """The first word of item i."""
         ...
 
     def move(
-        self, source: Array, i: LLVMValue, head: LLVMValue, target: Array, j: LLVMValue
+        self, source: TypedMemory, i: LLVMValue, head: LLVMValue, target: TypedMemory, j: LLVMValue
     ) -> None:
         """Put item i, whose first word is known, at place j."""
         ...
 
 
-def merge_items(code: Code, items: Layout, n: LLVMValue, ranks: Array, ends: Array) -> None:
+def merge_items(
+    code: Code, items: ItemLayout, n: LLVMValue, ranks: TypedMemory, ends: TypedMemory
+) -> None:
     """Sort n items. `ends` holds the addresses of the items and of as much free memory.
 
     Which of the two has the result is the first of `ends` afterwards. `ranks` is memory for `RUN`
@@ -59,18 +61,23 @@ def merge_items(code: Code, items: Layout, n: LLVMValue, ranks: Array, ends: Arr
         level.next(half << 1, count.binary("lshr", 1))
 
 
-def _array(address: LLVMValue) -> Array:
-    return Array(address.convert("inttoptr", "ptr"), "i64")
+def _array(address: LLVMValue) -> TypedMemory:
+    return TypedMemory(address.convert("inttoptr", "ptr"), "i64")
 
 
-def _swap(ends: Array) -> None:
+def _swap(ends: TypedMemory) -> None:
     first, second = ends[0], ends[1]
     ends[0] = second
     ends[1] = first
 
 
 def _rank_runs(
-    code: Code, items: Layout, length: LLVMValue, runs: LLVMValue, ranks: Array, ends: Array
+    code: Code,
+    items: ItemLayout,
+    length: LLVMValue,
+    runs: LLVMValue,
+    ranks: TypedMemory,
+    ends: TypedMemory,
 ) -> None:
     """Sort each of some runs."""
     source, target = _array(ends[0]), _array(ends[1])
@@ -103,8 +110,8 @@ def _rank_runs(
 
 def _counted(
     code: Code,
-    items: Layout,
-    mine: Array,
+    items: ItemLayout,
+    mine: TypedMemory,
     begin: Operand,
     end: LLVMValue,
     before: str,
@@ -118,7 +125,9 @@ def _counted(
     return each.carried[0]
 
 
-def _merge_pairs(code: Code, items: Layout, half: LLVMValue, pairs: LLVMValue, ends: Array) -> None:
+def _merge_pairs(
+    code: Code, items: ItemLayout, half: LLVMValue, pairs: LLVMValue, ends: TypedMemory
+) -> None:
     """Merge every two neighbouring runs of a length."""
     source, target = _array(ends[0]), _array(ends[1])
     with code.loop(0, pairs) as pair:

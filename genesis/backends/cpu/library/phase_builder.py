@@ -18,19 +18,19 @@ _ARGUMENTS = ("ptr noalias %args", "i64 %begin", "i64 %end", "ptr noalias align 
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}
 
 
-class Array:
+class TypedMemory:
     """Elements of one type in memory, from an address on."""
 
     def __init__(self, pointer: LLVMValue, element: str) -> None:
         self.pointer = pointer
         self.element = element
 
-    def at(self, i: Operand) -> Array:
+    def at(self, i: Operand) -> TypedMemory:
         """The array that begins with element i."""
         out = self.pointer.out
         index = i if isinstance(i, LLVMValue) else out.const(i, "i64")
         text = f"getelementptr inbounds {self.element}, {self.pointer}, {index}"
-        return Array(out.op(text, "ptr"), self.element)
+        return TypedMemory(out.op(text, "ptr"), self.element)
 
     def __getitem__(self, i: Operand) -> LLVMValue:
         address = self.at(i).pointer
@@ -55,8 +55,8 @@ class Code:
 
     def __init__(self, module: LLVMModule, name: str) -> None:
         self.out = LLVMFunction(module, "void", name, _ARGUMENTS)
-        self._args = Array(LLVMValue(self.out, "%args", "ptr"), "i64")
-        self._scratch = Array(LLVMValue(self.out, "%scratch", "ptr"), "i8")
+        self._args = TypedMemory(LLVMValue(self.out, "%args", "ptr"), "i64")
+        self._scratch = TypedMemory(LLVMValue(self.out, "%scratch", "ptr"), "i8")
         self.begin = LLVMValue(self.out, "%begin", "i64")
         self.end = LLVMValue(self.out, "%end", "i64")
 
@@ -64,21 +64,21 @@ class Code:
         """An integer argument."""
         return self._args[slot]
 
-    def array(self, slot: int, element: str) -> Array:
+    def array(self, slot: int, element: str) -> TypedMemory:
         """An array argument."""
-        return Array(self._args[slot].convert("inttoptr", "ptr"), element)
+        return TypedMemory(self._args[slot].convert("inttoptr", "ptr"), element)
 
-    def scratch(self, offset: int, element: str) -> Array:
+    def scratch(self, offset: int, element: str) -> TypedMemory:
         """The block's own memory, from a byte on."""
-        return Array(self._scratch.at(offset).pointer, element)
+        return TypedMemory(self._scratch.at(offset).pointer, element)
 
     def const(self, value: float) -> LLVMValue:
         """An integer."""
         return self.out.const(value, "i64")
 
     @contextmanager
-    def loop(self, begin: Operand, end: Operand, *carried: LLVMValue) -> Iterator[Loop]:
-        """A loop over begin, begin + 1, .. end - 1 that hands values on; see `Loop`."""
+    def loop(self, begin: Operand, end: Operand, *carried: LLVMValue) -> Iterator[LoopBuilder]:
+        """A loop over begin, begin + 1, .. end - 1 that hands values on; see `LoopBuilder`."""
         out = self.out
         first = begin if isinstance(begin, LLVMValue) else self.const(begin)
         head, body, after = out.label(), out.label(), out.label()
@@ -89,7 +89,7 @@ class Code:
         phis = [out.phi(value.element, value.width) for value in carried]
         out.branch(counter.value < end, body, after)
         out.place(body)
-        loop = Loop(counter.value, [phi.value for phi in phis], after)
+        loop = LoopBuilder(counter.value, [phi.value for phi in phis], after)
         yield loop
         counter.set((first, before), (counter.value + 1, out.block))
         for phi, start, following in zip(phis, carried, loop.following, strict=True):
@@ -98,15 +98,15 @@ class Code:
         out.place(after)
 
     @contextmanager
-    def repeat(self, *carried: LLVMValue) -> Iterator[Loop]:
-        """A loop that hands values on and ends where it is left; see `Loop.leave`."""
+    def repeat(self, *carried: LLVMValue) -> Iterator[LoopBuilder]:
+        """A loop that hands values on and ends where it is left; see `LoopBuilder.leave`."""
         out = self.out
         head, after = out.label(), out.label()
         before = out.block
         out.jump(head)
         out.place(head)
         phis = [out.phi(value.element, value.width) for value in carried]
-        loop = Loop(None, [phi.value for phi in phis], after)
+        loop = LoopBuilder(None, [phi.value for phi in phis], after)
         yield loop
         for phi, start, following in zip(phis, carried, loop.following, strict=True):
             phi.set((start, before), (following, out.block))
@@ -127,7 +127,7 @@ class Code:
         out.place(after)
 
 
-class Loop:
+class LoopBuilder:
     """A loop under way: its `index`, the values it `carried` here, to be handed on with `next`."""
 
     def __init__(self, index: LLVMValue | None, carried: list[LLVMValue], after: str) -> None:
@@ -154,7 +154,7 @@ class Loop:
         self.following = values
 
 
-class Library:
+class PhaseBuilder:
     """A library kernel being written: phases that run one after the other."""
 
     def __init__(self, name: str) -> None:
@@ -171,7 +171,7 @@ class Library:
         yield code
         code.out.ret()
         grid = LLVMFunction(self._module, "i64", f"{name}_grid", ["ptr noalias %args"])
-        args = Array(LLVMValue(grid, "%args", "ptr"), "i64")
+        args = TypedMemory(LLVMValue(grid, "%args", "ptr"), "i64")
         points = grid.const(1, "i64")
         for slot in factors:
             points = points * args[slot]

@@ -12,16 +12,16 @@ from functools import lru_cache
 
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.cpu.library.merge import RUN, SLACK, merge_items
-from genesis.backends.cpu.library.phase_builder import Array, Code, Library
+from genesis.backends.cpu.library.phase_builder import Code, PhaseBuilder, TypedMemory
 from genesis.backends.cpu.library.sort import BUCKETS, LONGEST, SHORT, Items
 from genesis.ir.dtype import DType
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 from genesis.ir.size import bounds, product
 
 FEW = 128  # elements of the rows that are sorted
 
 
-def claim_select(call: Call) -> NativeCall | None:
+def claim_select(call: LibraryCall) -> NativeCall | None:
     """Elements of each row by their places in its order, and their positions."""
     (dtype, shape), (_, ranks) = call.operands
     rows, n, m = product(shape[:-1]), shape[-1], ranks[-1]
@@ -46,7 +46,7 @@ def sort_few(dtype: DType, capacity: int) -> Binary:
     """Rows of at most `capacity` elements. Numbers: rows, length, ranks for each row."""
     items = Items(dtype, False)
     rows_slot, n_slot, m_slot = range(4, 7)
-    library = Library(f"select_few_{dtype.name}")
+    library = PhaseBuilder(f"select_few_{dtype.name}")
     nbytes = (capacity + SLACK) * 8 * items.words
     with library.phase(rows_slot) as code:
         n, m = code.number(n_slot), code.number(m_slot)
@@ -61,7 +61,7 @@ def sort_few(dtype: DType, capacity: int) -> Binary:
             with code.loop(0, n) as each:
                 items.write(made, each.index, items.key(mine[each.index]), each.index)
             merge_items(code, items, n, ends.at(8), ends)
-            done = Array(ends[0].convert("inttoptr", "ptr"), "i64")
+            done = TypedMemory(ends[0].convert("inttoptr", "ptr"), "i64")
             with code.loop(0, m) as each:
                 place = row.index * m + each.index
                 rank = ranks[place].intrinsic("smin", n - 1).intrinsic("smax", 0)
@@ -76,7 +76,7 @@ def select_ranks(dtype: DType, capacity: int | None) -> Binary:
     """Numbers: rows, ranks for each, length. Without a capacity, scratch memory for all items."""
     items = Items(dtype, False)
     rows_slot, m_slot, n_slot = (slot + (capacity is None) for slot in range(4, 7))
-    library = Library(f"select_{dtype.name}")
+    library = PhaseBuilder(f"select_{dtype.name}")
     nbytes = 0 if capacity is None else capacity * 8 * items.words
     with library.phase(rows_slot, m_slot) as code:
         n, m = code.number(n_slot), code.number(m_slot)
@@ -109,7 +109,12 @@ def select_ranks(dtype: DType, capacity: int | None) -> Binary:
 
 
 def keep_digit(
-    code: Code, items: Items, left: Array, number: int, counts: Array, state: Array
+    code: Code,
+    items: Items,
+    left: TypedMemory,
+    number: int,
+    counts: TypedMemory,
+    state: TypedMemory,
 ) -> None:
     """Keep the items that have the same digit as the one looked for."""
     with code.loop(0, BUCKETS) as each:

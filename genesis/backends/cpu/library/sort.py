@@ -16,9 +16,9 @@ from functools import lru_cache
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.library.merge import MANY, SLACK, merge_items
-from genesis.backends.cpu.library.phase_builder import Array, Code, Library
+from genesis.backends.cpu.library.phase_builder import Code, PhaseBuilder, TypedMemory
 from genesis.ir.dtype import DType
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 from genesis.ir.size import Dim, bounds, product
 
 DIGIT = 8  # bits: 256 places to write to at a time stay in the first-level cache
@@ -72,7 +72,7 @@ class Items:
         key = ~key if self.descending else key
         return key ^ (-(1 << (self.bits - 1))) if self.dtype.kind == "int" else key
 
-    def write(self, items: Array, i: LLVMValue, key: LLVMValue, position: LLVMValue) -> None:
+    def write(self, items: TypedMemory, i: LLVMValue, key: LLVMValue, position: LLVMValue) -> None:
         """Make item i."""
         if self.words == 2:
             items[i * 2] = key
@@ -80,11 +80,11 @@ class Items:
         else:
             items[i] = (key << 32) | position
 
-    def digit(self, items: Array, i: LLVMValue, number: int) -> LLVMValue:
+    def digit(self, items: TypedMemory, i: LLVMValue, number: int) -> LLVMValue:
         """A digit of item i, counted from the last."""
         return self.digit_of(self.head(items, i), number)
 
-    def head(self, items: Array, i: LLVMValue) -> LLVMValue:
+    def head(self, items: TypedMemory, i: LLVMValue) -> LLVMValue:
         """The word of item i that has its key."""
         return items[i * self.words]
 
@@ -98,19 +98,19 @@ class Items:
         return (head.binary("lshr", shift) if shift else head) & (BUCKETS - 1)
 
     def move(
-        self, source: Array, i: LLVMValue, head: LLVMValue, target: Array, j: LLVMValue
+        self, source: TypedMemory, i: LLVMValue, head: LLVMValue, target: TypedMemory, j: LLVMValue
     ) -> None:
         """Put item i, whose first word is known, at place j."""
         target[j * self.words] = head
         if self.words == 2:
             target[j * 2 + 1] = source[i * 2 + 1]
 
-    def position(self, items: Array, i: LLVMValue) -> LLVMValue:
+    def position(self, items: TypedMemory, i: LLVMValue) -> LLVMValue:
         """Where the element of item i was."""
         return items[i * 2 + 1] if self.words == 2 else items[i] & 0xFFFFFFFF
 
 
-def claim_sort(call: Call) -> NativeCall | None:
+def claim_sort(call: LibraryCall) -> NativeCall | None:
     """Sorted elements and their positions, along the last axis."""
     ((dtype, shape),) = call.operands
     (descending,) = call.options
@@ -140,7 +140,7 @@ def short_rows(dtype: DType, descending: bool, capacity: int) -> Binary:
     """Rows of at most `capacity` elements, each sorted by one thread. Numbers: rows, length."""
     items = Items(dtype, descending)
     rows_slot, n_slot = 3, 4
-    library = Library(f"sort_{dtype.name}")
+    library = PhaseBuilder(f"sort_{dtype.name}")
     nbytes = (capacity + SLACK) * 8 * items.words
     with library.phase(rows_slot) as code:
         n = code.number(n_slot)
@@ -157,7 +157,7 @@ def short_rows(dtype: DType, descending: bool, capacity: int) -> Binary:
             with code.loop(0, n) as each:
                 items.write(made, each.index, items.key(mine[each.index]), each.index)
             sort_items(code, items, n, capacity, counts, ends)
-            done = Array(ends[0].convert("inttoptr", "ptr"), "i64")
+            done = TypedMemory(ends[0].convert("inttoptr", "ptr"), "i64")
             with code.loop(0, n) as each:
                 i = each.index
                 position = items.position(done, i)
@@ -167,7 +167,7 @@ def short_rows(dtype: DType, descending: bool, capacity: int) -> Binary:
 
 
 def sort_items(
-    code: Code, items: Items, n: LLVMValue, most: int, counts: Array, ends: Array
+    code: Code, items: Items, n: LLVMValue, most: int, counts: TypedMemory, ends: TypedMemory
 ) -> None:
     """Sort n items, at most `most`. `ends` holds their address, and that of as much free memory.
 
@@ -184,11 +184,13 @@ def sort_items(
     )
 
 
-def distribute_items(code: Code, items: Items, n: LLVMValue, counts: Array, ends: Array) -> None:
+def distribute_items(
+    code: Code, items: Items, n: LLVMValue, counts: TypedMemory, ends: TypedMemory
+) -> None:
     """Sort many items, digit by digit. A digit that is the same everywhere needs no pass."""
     with code.loop(0, items.passes * BUCKETS) as each:
         counts[each.index] = 0
-    made = Array(ends[0].convert("inttoptr", "ptr"), "i64")
+    made = TypedMemory(ends[0].convert("inttoptr", "ptr"), "i64")
     with code.loop(0, n) as each:
         head = items.head(made, each.index)
         for number in range(items.passes):
@@ -197,8 +199,8 @@ def distribute_items(code: Code, items: Items, n: LLVMValue, counts: Array, ends
             count[digit] = count[digit] + 1
     for number in range(items.passes):
         count = counts.at(number * BUCKETS)
-        source = Array(ends[0].convert("inttoptr", "ptr"), "i64")
-        target = Array(ends[1].convert("inttoptr", "ptr"), "i64")
+        source = TypedMemory(ends[0].convert("inttoptr", "ptr"), "i64")
+        target = TypedMemory(ends[1].convert("inttoptr", "ptr"), "i64")
         first = items.digit(source, code.const(0), number)
         with code.out.guard(count[first].differs(n)):
             with code.loop(0, BUCKETS, code.const(0)) as bucket:
@@ -226,7 +228,7 @@ def long_rows(dtype: DType, descending: bool) -> Binary:
     """
     items = Items(dtype, descending)
     first_slot, second_slot, counts_slot, sides_slot, rows_slot, n_slot, blocks_slot = range(3, 10)
-    library = Library(f"sort_long_{dtype.name}")
+    library = PhaseBuilder(f"sort_long_{dtype.name}")
 
     def block(code: Code, number: LLVMValue) -> tuple[LLVMValue, LLVMValue, LLVMValue, LLVMValue]:
         """The row of a block, where the row begins, and where in it the block begins and ends."""
@@ -236,7 +238,7 @@ def long_rows(dtype: DType, descending: bool) -> Binary:
         end = (begin + BLOCK).intrinsic("smin", n)
         return row, row * n, begin, end
 
-    def sides(code: Code, row: LLVMValue) -> Array:
+    def sides(code: Code, row: LLVMValue) -> TypedMemory:
         return code.array(sides_slot, "i64").at(row * (items.passes + 1))
 
     with library.phase(rows_slot, blocks_slot) as code:
@@ -280,7 +282,7 @@ def long_rows(dtype: DType, descending: bool) -> Binary:
                     count = counts.at(grid.index * BUCKETS)
                     with code.loop(0, BUCKETS) as each:
                         count[each.index] = 0
-                    mine = Array(places[number].convert("inttoptr", "ptr"), "i64")
+                    mine = TypedMemory(places[number].convert("inttoptr", "ptr"), "i64")
                     with code.loop(begin, end) as each:
                         digit = items.digit(mine, each.index, number)
                         count[digit] = count[digit] + 1
@@ -306,7 +308,7 @@ def long_rows(dtype: DType, descending: bool) -> Binary:
                 with code.out.guard(places[number].differs(places[number + 1])):
                     count = counts.at(grid.index * BUCKETS)
                     mine, other = (
-                        Array(places[k].convert("inttoptr", "ptr"), "i64")
+                        TypedMemory(places[k].convert("inttoptr", "ptr"), "i64")
                         for k in (number, number + 1)
                     )
                     with code.loop(begin, end) as each:
@@ -320,7 +322,7 @@ def long_rows(dtype: DType, descending: bool) -> Binary:
         positions = code.array(_POSITIONS, "i64")
         with code.loop(code.begin, code.end) as grid:
             row, start, begin, end = block(code, grid.index)
-            done = Array(sides(code, row)[items.passes].convert("inttoptr", "ptr"), "i64")
+            done = TypedMemory(sides(code, row)[items.passes].convert("inttoptr", "ptr"), "i64")
             with code.loop(begin, end) as each:
                 position = items.position(done, each.index)
                 positions[start + each.index] = position

@@ -12,17 +12,17 @@ from functools import lru_cache
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.library.merge import SLACK
-from genesis.backends.cpu.library.phase_builder import Array, Code, Library
+from genesis.backends.cpu.library.phase_builder import Code, PhaseBuilder, TypedMemory
 from genesis.backends.cpu.library.sort import BUCKETS, LONGEST, Items, sort_items
 from genesis.ir.dtype import DType
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 from genesis.ir.size import bounds, product
 
 VECTOR = 16  # elements looked at together
 ROOM = 2  # times as many candidates as are wanted
 
 
-def claim_topk(call: Call) -> NativeCall | None:
+def claim_topk(call: LibraryCall) -> NativeCall | None:
     """The k largest or smallest elements of each row, in order, and their positions."""
     ((dtype, shape),) = call.operands
     k, largest = call.options
@@ -42,7 +42,7 @@ _X, _VALUES, _POSITIONS, _ROWS, _N, _K = range(6)
 def select_rows(dtype: DType, largest: bool, capacity: int) -> Binary:
     """Room for `capacity` candidates. Numbers: rows, length, how many are wanted."""
     items = Items(dtype, largest)
-    library = Library(f"topk_{dtype.name}")
+    library = PhaseBuilder(f"topk_{dtype.name}")
     nbytes = (capacity + SLACK) * 8 * items.words
     with library.phase(_ROWS) as code:
         n, k = code.number(_N), code.number(_K)
@@ -72,7 +72,7 @@ def select_rows(dtype: DType, largest: bool, capacity: int) -> Binary:
             with code.loop(whole * VECTOR, n) as each:
                 consider(items, mine, each.index, ends)
             sort_items(code, items, ends[2], capacity, counts, ends)
-            done = Array(ends[0].convert("inttoptr", "ptr"), "i64")
+            done = TypedMemory(ends[0].convert("inttoptr", "ptr"), "i64")
             with code.loop(0, k) as each:
                 position = items.position(done, each.index)
                 positions[row.index * k + each.index] = position
@@ -80,22 +80,22 @@ def select_rows(dtype: DType, largest: bool, capacity: int) -> Binary:
     return library.binary(2 * nbytes + items.passes * BUCKETS * 8 + 64)
 
 
-def consider(items: Items, x: Array, i: LLVMValue, ends: Array) -> None:
+def consider(items: Items, x: TypedMemory, i: LLVMValue, ends: TypedMemory) -> None:
     """Collect element i if it is a candidate."""
     key = items.key(x[i])
     chosen = key.compare("ult", ends[3]) | ends[4].differs(0)
     found = ends[2]
     # Written in any case, and overwritten if it was not chosen: no branch to predict.
-    items.write(Array(ends[0].convert("inttoptr", "ptr"), "i64"), found, key, i)
+    items.write(TypedMemory(ends[0].convert("inttoptr", "ptr"), "i64"), found, key, i)
     ends[2] = found + chosen.convert("zext", "i64")
 
 
 def keep_best(
-    code: Code, items: Items, k: LLVMValue, capacity: int, counts: Array, ends: Array
+    code: Code, items: Items, k: LLVMValue, capacity: int, counts: TypedMemory, ends: TypedMemory
 ) -> None:
     """Reduce the candidates to the k best. Equal elements after the last of them come too late."""
     sort_items(code, items, ends[2], capacity, counts, ends)
-    done = Array(ends[0].convert("inttoptr", "ptr"), "i64")
+    done = TypedMemory(ends[0].convert("inttoptr", "ptr"), "i64")
     ends[2] = k
     ends[3] = items.key_of(items.head(done, k - 1))
     ends[4] = 0

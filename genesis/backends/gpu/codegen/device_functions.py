@@ -9,7 +9,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 
-class Library:
+class DeviceFunctions:
     """The helper functions one module uses, in the order they have to be defined."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from genesis.backends.gpu.codegen.address import offset
 from genesis.ir import ops
 from genesis.ir.dtype import int8, int32, uint8, uint32
-from genesis.ir.index import Linear, simplify
+from genesis.ir.index import LinearIndex, simplify
 from genesis.ir.kernel import Axis, Buffer, Reduce, load_parts, simple_fold
 from genesis.ir.node import Node, const, elementwise, is_const, mentions
 
@@ -68,12 +68,12 @@ def _kept(shifted: Node) -> int:
 def _loaded(n: Node, quad: Axis) -> Node | None:
     """The word that four bytes are, if they are one."""
     buffer, at, mask, other = load_parts(n)
-    place = Linear.of(simplify(offset(buffer, at)))
+    place = LinearIndex.of(simplify(offset(buffer, at)))
     neighbours = place.terms.pop(quad.node, 0) == 1
     whole = all(x % _BYTES == 0 for x in (*place.terms.values(), place.constant))
     apart = quad.node not in mentions(mask).union(*(mentions(t) for t in place.terms))
     if not (neighbours and whole and apart and is_const(other, 0)):
         return None
-    parts = Linear({t: c // _BYTES for t, c in place.terms.items()}, place.constant // _BYTES)
+    parts = LinearIndex({t: c // _BYTES for t, c in place.terms.items()}, place.constant // _BYTES)
     words = Buffer(buffer.name, uint32, (1 << 40,), buffer.role)
     return words.load(parts.emit(), mask=mask)

@@ -78,10 +78,10 @@ def type_name(dtype: DType) -> str:
 
 
 @dataclass
-class Scope:
+class FunctionScope:
     """The names of one function, and what is known about the values they hold."""
 
-    library: device_functions.Library
+    library: device_functions.DeviceFunctions
     order: tuple[Axis, ...] = ()  # of all tile axes: the dimensions of every local
     names: dict[Hashable, str] = field(default_factory=dict)
     narrow: set[Hashable] = field(default_factory=set)
@@ -115,7 +115,7 @@ class Scope:
         return tuple(axis for axis in self.order if axis in tiles)
 
 
-def evaluate(scope: Scope, frame: Frame, roots: Sequence[Node], emit: Emit) -> list[Text]:
+def evaluate(scope: FunctionScope, frame: Frame, roots: Sequence[Node], emit: Emit) -> list[Text]:
     """Texts of expressions for a frame. What needs a name is emitted before."""
     writer = _Writer(scope, frame, emit)
     known = {n: t for names in scope.known for (f, n), t in names.items() if f == frame}
@@ -197,7 +197,7 @@ def _inputs(n: Node) -> tuple[Node, ...]:
 class _Writer:
     """Writes one node at a time, given the texts of its inputs in `done`."""
 
-    def __init__(self, scope: Scope, frame: Frame, emit: Emit) -> None:
+    def __init__(self, scope: FunctionScope, frame: Frame, emit: Emit) -> None:
         self.scope, self.frame, self.emit = scope, frame, emit
         self.done: dict[Node, Text] = {}
         self.rounded: set[Node] = set()

@@ -1,6 +1,7 @@
 """How many threads do a block, how deep its pipelines are, and how many registers a thread has.
 
-The renderer counts what a function does as it writes it down, in `Work`; the numbers follow.
+The renderer counts what a function does as it writes it down, in `FunctionWork`; the numbers
+follow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PAIRS = 256
 
 
 @dataclass
-class Work:
+class FunctionWork:
     """What a function does, and what suits that."""
 
     elements: int = 1  # of the largest block

@@ -15,13 +15,13 @@ from itertools import chain, zip_longest
 from math import prod
 
 from genesis.backends.gpu.codegen.address import offset
-from genesis.backends.gpu.codegen.device_functions import Library
+from genesis.backends.gpu.codegen.device_functions import DeviceFunctions
 from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.dp4a import quadruple
 from genesis.backends.gpu.codegen.expression import (
     PRODUCT,
     Frame,
-    Scope,
+    FunctionScope,
     Text,
     address,
     block,
@@ -30,9 +30,9 @@ from genesis.backends.gpu.codegen.expression import (
     type_name,
     typed,
 )
-from genesis.backends.gpu.codegen.launch_bounds import Work
+from genesis.backends.gpu.codegen.launch_bounds import FunctionWork
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
-from genesis.backends.gpu.codegen.rendered_kernel import Argument, Source
+from genesis.backends.gpu.codegen.rendered_kernel import Argument, RenderedKernel
 from genesis.backends.gpu.codegen.weight_prefetch import Ahead, ahead, pieces
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -49,7 +49,7 @@ FEW = 1 << 13
 
 def render(
     kernel: kir.Kernel, precision: str = "highest", target: str = "sm_80", aligned: bool = True
-) -> Source:
+) -> RenderedKernel:
     """The kernel as Triton source, with products of float32 as exact as asked for.
 
     Where memory is `aligned`, bytes that are multiplied by fours are read as words. Matrix units
@@ -57,7 +57,7 @@ def render(
     Raises NotImplementedError, naming what Triton cannot say.
     """
     plan = pad(find_contractions(kernel))
-    library = Library()
+    library = DeviceFunctions()
     words = aligned and target.startswith("sm_")
     generation = int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
     floats8, early = words and generation >= 89, generation >= 90
@@ -70,7 +70,7 @@ def render(
         imports += "from triton.language.extra import libdevice\n"
     title = f'"""Kernel {kernel.name}."""\n\n'
     bodies = chain.from_iterable((phase.text, phase.grid_text) for phase in phases)
-    return Source(
+    return RenderedKernel(
         title + "\n\n".join([imports, *(f"{f}\n" for f in chain(library.functions, bodies))]),
         tuple(phase.name for phase in phases),
         phases[0].arguments if phases else (),
@@ -96,7 +96,7 @@ class TritonFunction:
         kernel: kir.Kernel,
         number: int,
         name: str,
-        library: Library,
+        library: DeviceFunctions,
         precision: str,
         words: bool,
         floats8: bool,
@@ -105,14 +105,14 @@ class TritonFunction:
         phase = kernel.phases[number]
         self.precision, self.words, self.floats8 = precision, words, floats8
         self.kernel, self.phase = kernel, phase
-        self.scope = Scope(library, _axis_order(phase))
+        self.scope = FunctionScope(library, _axis_order(phase))
         self.name = self.scope.fresh(name)
         self.hazards = _hazards(phase)
         self.lines: list[str] = []
         self.depth = 0
         extents = [a.extent for a in phase.grid]
         known = [n for n in extents if isinstance(n, int)]
-        self.work = Work(blocks=prod(known) if len(known) == len(extents) else 0)
+        self.work = FunctionWork(blocks=prod(known) if len(known) == len(extents) else 0)
         self.early = early and self.work.blocks <= FEW
         self.loaded: set[str] = set()  # the buffers that are read before waiting
         self.arguments = tuple(chain(
@@ -133,7 +133,9 @@ class TritonFunction:
         names = [self.scope.names[s] for s in self.kernel.symbols]
         lines: list[str] = []
         extents = [kir.as_index(a.extent) for a in self.phase.grid]
-        texts = evaluate(Scope(Library(), names=self.scope.names), (), extents, lines.append)
+        texts = evaluate(
+            FunctionScope(DeviceFunctions(), names=self.scope.names), (), extents, lines.append
+        )
         codes = [t.at(PRODUCT + 1) for t in texts] if len(texts) > 1 else [t.code for t in texts]
         lines.append(f"return {' * '.join(codes) or '1'}")
         body = "\n".join(f"    {line}" for line in lines)
@@ -469,7 +471,7 @@ class TritonFunction:
 
     def _merge(self, merge: kir.Merge) -> str:
         """The name of a function that combines two states."""
-        scope = Scope(self.scope.library)
+        scope = FunctionScope(self.scope.library)
         name = self.scope.fresh(f"{self.name}_merge")
         arguments = ", ".join(scope.name(v) for v in chain(merge.left, merge.right))
         lines = ["@triton.jit", f"def {name}({arguments}):"]

@@ -19,7 +19,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Source:
+class RenderedKernel:
     """A rendered kernel: the text of a module, and what a compiler and launcher need to know.
 
     `functions` has one name per phase; next to each, the module defines ``<name>_grid``, a plain

@@ -17,13 +17,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from genesis.backends.gpu.codegen.address import offset
-from genesis.backends.gpu.codegen.device_functions import Library
+from genesis.backends.gpu.codegen.device_functions import DeviceFunctions
 from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.expression import PRODUCT, Frame, address, type_name
-from genesis.backends.gpu.codegen.launch_bounds import Work
+from genesis.backends.gpu.codegen.launch_bounds import FunctionWork
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
 from genesis.backends.gpu.codegen.render import TritonFunction
-from genesis.backends.gpu.codegen.rendered_kernel import Source
+from genesis.backends.gpu.codegen.rendered_kernel import RenderedKernel
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import simplify
@@ -56,17 +56,19 @@ copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_t
 """
 
 
-def by_roles(kernel: kir.Kernel, target: str) -> Source | None:
+def by_roles(kernel: kir.Kernel, target: str) -> RenderedKernel | None:
     """A kernel of pairs as Gluon's source, for aligned memory; None if it is none."""
     plan = pad(find_contractions(kernel))
     if target != "sm_90" or len(plan.phases) != 1 or _pair(plan.phases[0]) is None:
         return None
-    library = Library()
+    library = DeviceFunctions()
     roles = _Roles(plan, 0, f"{kernel.name}_0", library, "highest", True, True, False)
     functions = [f"{f}\n" for f in (*library.functions, roles.text)]
     text = "\n\n".join([f'"""Kernel {kernel.name}."""\n', IMPORTS, *functions])
     numbers = (WARPS,), (1,), (0,)  # what Triton is told are the warps of the first group
-    return Source(_in_gluon(text), (roles.name,), roles.arguments, *numbers, words=True, inside=1)
+    return RenderedKernel(
+        _in_gluon(text), (roles.name,), roles.arguments, *numbers, words=True, inside=1
+    )
 
 
 def _in_gluon(text: str) -> str:
@@ -140,7 +142,7 @@ class _Roles(TritonFunction):
         pair = _pair(self.phase)
         assert pair is not None
         self.p = pair
-        self.work = Work()
+        self.work = FunctionWork()
         self.phase = replace(self.phase, grid=self.phase.grid[:-1])
         self._copying()
         self._multiplying()

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from genesis.backends.base import NativeCall
 from genesis.backends.gpu.library.sort import claim_select, claim_sort
 from genesis.backends.gpu.library.segment_sums import claim_rows
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 
-NATIVE_CALLS: dict[str, Callable[[Call, str], NativeCall | None]] = {
+NATIVE_CALLS: dict[str, Callable[[LibraryCall, str], NativeCall | None]] = {
     "indexing.summed_rows": claim_rows,
     "sorting.select": claim_select,
     "sorting.sort": claim_sort,
@@ -34,7 +34,7 @@ NATIVE_CALLS: dict[str, Callable[[Call, str], NativeCall | None]] = {
 }
 
 
-def native_call(call: Call, target: str) -> NativeCall | None:
+def native_call(call: LibraryCall, target: str) -> NativeCall | None:
     """Code for a call, for a target like ``sm_90``; None where there is none."""
     found = NATIVE_CALLS.get(call.name)
     return None if found is None else found(call, target)

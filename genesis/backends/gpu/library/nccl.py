@@ -19,9 +19,9 @@ from math import prod
 from typing import Any
 
 from genesis.backends.gpu.library.shared_objects import loaded
-from genesis.backends.gpu.runtime.driver import NON_BLOCKING, Device, DriverError
-from genesis.backends.gpu.runtime.memory import Pool
-from genesis.backends.gpu.runtime.program import Array
+from genesis.backends.gpu.runtime.driver import NON_BLOCKING, DriverError, GPUDevice
+from genesis.backends.gpu.runtime.memory import MemoryPool
+from genesis.backends.gpu.runtime.program import DeviceArray
 
 #: As nccl.h numbers them.
 TYPES = {
@@ -96,7 +96,9 @@ def unique() -> bytes:
 class Communicator:
     """One rank's end of what carries exchanges: all ranks make theirs at the same time."""
 
-    def __init__(self, device: Device, pool: Pool, rank: int, size: int, known: bytes) -> None:
+    def __init__(
+        self, device: GPUDevice, pool: MemoryPool, rank: int, size: int, known: bytes
+    ) -> None:
         calls = library()
         assert calls is not None
         self._calls, self._device, self._pool = calls, device, pool
@@ -115,7 +117,11 @@ class Communicator:
             self._handle = c_void_p()
 
     def start(
-        self, name: str, options: tuple[Any, ...], given: Sequence[Array], made: Sequence[Array]
+        self,
+        name: str,
+        options: tuple[Any, ...],
+        given: Sequence[DeviceArray],
+        made: Sequence[DeviceArray],
     ) -> Callable[[], None] | None:
         """Begin an exchange; what lets the kernels that come then wait for it.
 
@@ -162,24 +168,24 @@ class Communicator:
         self._device.call("EventDestroy", event)
 
     # ---- exchanges, of one array
-    def _all_reduce(self, options: Any, source: int, x: Array, y: Array) -> None:
+    def _all_reduce(self, options: Any, source: int, x: DeviceArray, y: DeviceArray) -> None:
         how = TYPES[x.dtype.name], OPERATIONS[options[2]]
         self._call("AllReduce", source, y.pointer, prod(x.shape), *how)
 
-    def _reduce_scatter(self, options: Any, source: int, x: Array, y: Array) -> None:
+    def _reduce_scatter(self, options: Any, source: int, x: DeviceArray, y: DeviceArray) -> None:
         how = TYPES[x.dtype.name], OPERATIONS["sum"]
         self._call("ReduceScatter", source, y.pointer, prod(y.shape), *how)
 
-    def _all_gather(self, options: Any, source: int, x: Array, y: Array) -> None:
+    def _all_gather(self, options: Any, source: int, x: DeviceArray, y: DeviceArray) -> None:
         self._call("AllGather", source, y.pointer, x.nbytes, BYTES)
 
-    def _all_to_all(self, options: Any, source: int, x: Array, y: Array) -> None:
+    def _all_to_all(self, options: Any, source: int, x: DeviceArray, y: DeviceArray) -> None:
         piece = x.nbytes // self.size
         for rank in range(self.size):
             self._call("Send", source + rank * piece, piece, BYTES, rank)
             self._call("Recv", y.pointer + rank * piece, piece, BYTES, rank)
 
-    def _permute(self, options: Any, source: int, x: Array, y: Array) -> None:
+    def _permute(self, options: Any, source: int, x: DeviceArray, y: DeviceArray) -> None:
         sources = options[2]
         self._call("Send", source, x.nbytes, BYTES, sources.index(self.rank))
         self._call("Recv", y.pointer, x.nbytes, BYTES, sources[self.rank])
@@ -188,7 +194,7 @@ class Communicator:
         self._calls[name](*given, self._handle, int(self._stream))
 
 
-_CALLS: dict[str, Callable[[Communicator, Any, int, Array, Array], None]] = {
+_CALLS: dict[str, Callable[[Communicator, Any, int, DeviceArray, DeviceArray], None]] = {
     "all_reduce": Communicator._all_reduce,
     "reduce_scatter": Communicator._reduce_scatter,
     "all_gather": Communicator._all_gather,

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from genesis.backends.gpu.library.shared_objects import loaded
-from genesis.backends.gpu.runtime.driver import Device, Driver
-from genesis.backends.gpu.runtime.memory import Pool
-from genesis.backends.gpu.runtime.program import Array
+from genesis.backends.gpu.runtime.driver import Driver, GPUDevice
+from genesis.backends.gpu.runtime.memory import MemoryPool
+from genesis.backends.gpu.runtime.program import DeviceArray
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType, complex64, complex128, float32, float64
 
@@ -57,7 +57,7 @@ class Mathematics:
     They have memory of their own, which one queue uses at a time.
     """
 
-    def __init__(self, device: Device, pool: Pool, transfers: Transfers) -> None:
+    def __init__(self, device: GPUDevice, pool: MemoryPool, transfers: Transfers) -> None:
         self.device, self.pool, self.transfers = device, pool, transfers
         self._lock = Lock()
         self._handles: dict[str, ctypes.c_void_p] = {}
@@ -74,8 +74,8 @@ class Mathematics:
         self,
         name: str,
         options: tuple[Any, ...],
-        operands: list[Array],
-        results: list[Array],
+        operands: list[DeviceArray],
+        results: list[DeviceArray],
         used: list[object] | None = None,
     ) -> bool:
         """Compute the results of an operation; False if that is left to the host."""
@@ -153,7 +153,7 @@ class Mathematics:
         self.blas(dtype, "trttp", uplo, n, _at(source), ld, _at(packed.pointer))
         self.blas(dtype, "tpttr", uplo, n, _at(packed.pointer), _at(target), n)
 
-    def table(self, x: Array) -> ctypes.c_void_p:
+    def table(self, x: DeviceArray) -> ctypes.c_void_p:
         """The addresses of its matrices in the device's memory, for functions of all of them."""
         count, size = prod(x.shape[:-2]), prod(x.shape[-2:]) * x.dtype.itemsize
         room = self.room(8 * count)
@@ -225,7 +225,9 @@ class _Refused(Exception):
     """A library does not do what it is asked for, or is not installed: the host does."""
 
 
-LibraryFunction = Callable[[Mathematics, tuple[Any, ...], list[Array], list[Array]], bool]
+LibraryFunction = Callable[
+    [Mathematics, tuple[Any, ...], list[DeviceArray], list[DeviceArray]], bool
+]
 
 
 def _at(pointer: int) -> ctypes.c_void_p:
@@ -248,7 +250,7 @@ def _int(value: int) -> ctypes.c_int:
 
 def _transform(name: str) -> LibraryFunction:
     def run(
-        m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]
+        m: Mathematics, options: tuple[Any, ...], given: list[DeviceArray], made: list[DeviceArray]
     ) -> bool:
         (x,), (y,) = given, made
         n, *inverse, norm = options
@@ -281,7 +283,9 @@ def _transform(name: str) -> LibraryFunction:
 # ---- factorisations and solutions
 
 
-def _cholesky(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
+def _cholesky(
+    m: Mathematics, options: Any, given: list[DeviceArray], made: list[DeviceArray]
+) -> bool:
     """Upper triangles by columns are lower ones by rows; the others are zeros."""
     (x,), (lower, *order) = given, made
     n, size = x.shape[-1], ctypes.c_int()
@@ -300,12 +304,12 @@ def _cholesky(m: Mathematics, options: Any, given: list[Array], made: list[Array
     return m.good(info.pointer, batch)
 
 
-def _is_together(a: Array) -> bool:
+def _is_together(a: DeviceArray) -> bool:
     """Whether one call has all matrices of a batch."""
     return prod(a.shape[:-2]) > 1 and a.shape[-1] <= TOGETHER
 
 
-def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
+def _factored(m: Mathematics, a: DeviceArray) -> tuple[Any, Any, Any]:
     """LU factors of the transposes of matrices, the rows exchanged, and whether that worked."""
     n, size = a.shape[-1], ctypes.c_int()
     batch = prod(a.shape[:-2])
@@ -325,7 +329,13 @@ def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
 
 
 def _substituted(
-    m: Mathematics, a: Array, factors: Any, pivots: Any, how: int, right: Array, columns: int
+    m: Mathematics,
+    a: DeviceArray,
+    factors: Any,
+    pivots: Any,
+    how: int,
+    right: DeviceArray,
+    columns: int,
 ) -> None:
     """Solve for right-hand sides that lie by columns, in place, with factors of the transposes."""
     n = a.shape[-1]
@@ -344,7 +354,7 @@ def _substituted(
         m.solver(a.dtype, "getrs", how, n, columns, _at(matrix), n, *rest)
 
 
-def _solve(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
+def _solve(m: Mathematics, options: Any, given: list[DeviceArray], made: list[DeviceArray]) -> bool:
     """A transpose is factored, and its transpose solved with."""
     (a, b), (x,) = given, made
     if a.shape[:-2] != b.shape[:-2]:
@@ -364,7 +374,9 @@ def _solve(m: Mathematics, options: Any, given: list[Array], made: list[Array]) 
     return m.good(info.pointer, prod(a.shape[:-2]))
 
 
-def _inverse(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
+def _inverse(
+    m: Mathematics, options: Any, given: list[DeviceArray], made: list[DeviceArray]
+) -> bool:
     """The inverse of the transpose, by columns, is that of the matrix by rows."""
     (a,), (x, *order) = given, made
     n = a.shape[-1]
@@ -383,7 +395,7 @@ def _inverse(m: Mathematics, options: Any, given: list[Array], made: list[Array]
 
 def _triangular(checked: bool) -> LibraryFunction:
     def run(
-        m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]
+        m: Mathematics, options: tuple[Any, ...], given: list[DeviceArray], made: list[DeviceArray]
     ) -> bool:
         """By columns, with the transpose: from the left is how trsm is fast."""
         (a, b), (x,), (upper, unit) = given, made, options
@@ -418,7 +430,9 @@ def _regular(m: Mathematics, dtype: DType, matrix: int, n: int) -> bool:
     return bool(m.transfers.download(least, dtype.itemsize).any())
 
 
-def _eigh(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]) -> bool:
+def _eigh(
+    m: Mathematics, options: tuple[Any, ...], given: list[DeviceArray], made: list[DeviceArray]
+) -> bool:
     """The transpose of a symmetric matrix is the matrix; its vectors come by columns."""
     (x,), (values, vectors), (triangle,) = given, made, options
     if x.dtype.is_complex:
@@ -445,7 +459,9 @@ def _eigh(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: li
     return m.good(info.pointer, batch)
 
 
-def _qr(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]) -> bool:
+def _qr(
+    m: Mathematics, options: tuple[Any, ...], given: list[DeviceArray], made: list[DeviceArray]
+) -> bool:
     """By columns, and back: reflections give no transpose."""
     (x,), (mode,) = given, options
     rows, columns = x.shape[-2:]
@@ -475,7 +491,9 @@ def _qr(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list
     return True
 
 
-def _svd(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]) -> bool:
+def _svd(
+    m: Mathematics, options: tuple[Any, ...], given: list[DeviceArray], made: list[DeviceArray]
+) -> bool:
     """Of the transpose, by Jacobi's rotations: left and right change places."""
     (x,), (full, vectors) = given, options
     rows, columns = x.shape[-2:]

@@ -7,12 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from genesis.backends.base import Binary, NativeCall
-from genesis.backends.gpu.binary import Request, made, packed, unpacked
-from genesis.backends.gpu.codegen.rendered_kernel import Argument, Source
+from genesis.backends.gpu.binary import CompileRequest, made, packed, unpacked
+from genesis.backends.gpu.codegen.rendered_kernel import Argument, RenderedKernel
 from genesis.backends.gpu.launch_metadata import Count
 from genesis.content_store import remember
 from genesis.ir.dtype import DType, float32, float64
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 #: Updates whose sum is a number of its own if they all go to one row, and rows that one block looks
@@ -27,7 +27,7 @@ FEW = (4, 1024, 4)
 OFTEN = 8
 
 
-def claim_rows(call: Call, target: str) -> NativeCall | None:
+def claim_rows(call: LibraryCall, target: str) -> NativeCall | None:
     """Sums of the rows that go to each row of the result."""
     (positions, (n,)), _, (dtype, (_, columns)) = call.operands
     ((kind, (rows, _)),) = call.results
@@ -60,7 +60,7 @@ class Sums:
         """The type of sums."""
         return float64 if float64 in (self.dtype, self.result) else float32
 
-    def request(self, target: str) -> Request:
+    def request(self, target: str) -> CompileRequest:
         """What is to be compiled."""
         rows, columns, together = MANY if self.often else FEW
         update, result, total = (TYPES[x.name] for x in (self.dtype, self.result, self.total))
@@ -86,5 +86,5 @@ class Sums:
             ["*", ["//", ["+", count, together - 1], together], across],
         )
         typed = tuple(Argument(*argument) for argument in arguments.items())
-        source = Source(text, names, typed, (4,) * 3, (1,) * 3, (0,) * 3)
-        return Request(source, source, target, True, len(typed) - 3, 3, grids, (3, 4, 5))
+        source = RenderedKernel(text, names, typed, (4,) * 3, (1,) * 3, (0,) * 3)
+        return CompileRequest(source, source, target, True, len(typed) - 3, 3, grids, (3, 4, 5))

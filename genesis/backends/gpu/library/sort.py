@@ -14,12 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from genesis.backends.base import Binary, NativeCall
-from genesis.backends.gpu.binary import Request, made, packed, unpacked
-from genesis.backends.gpu.codegen.rendered_kernel import Argument, Source
+from genesis.backends.gpu.binary import CompileRequest, made, packed, unpacked
+from genesis.backends.gpu.codegen.rendered_kernel import Argument, RenderedKernel
 from genesis.backends.gpu.launch_metadata import Count
 from genesis.content_store import remember
 from genesis.ir.dtype import DType
-from genesis.ir.node import Call
+from genesis.ir.node import LibraryCall
 from genesis.ir.size import Dim, bounds, product
 
 #: As powers of two: the elements of a run that is sorted by counting, the least and the most of one
@@ -32,17 +32,17 @@ WAYS = 2
 LONGEST = (1 << 31) - 1
 
 
-def claim_sort(call: Call, target: str) -> NativeCall | None:
+def claim_sort(call: LibraryCall, target: str) -> NativeCall | None:
     """All elements of each row in order, or the first of them, and their positions."""
     return _claim(call, call.options[-1], False, target)
 
 
-def claim_select(call: Call, target: str) -> NativeCall | None:
+def claim_select(call: LibraryCall, target: str) -> NativeCall | None:
     """The elements of each row that have some ranks, and their positions."""
     return _claim(call, False, True, target)
 
 
-def _claim(call: Call, descending: bool, selects: bool, target: str) -> NativeCall | None:
+def _claim(call: LibraryCall, descending: bool, selects: bool, target: str) -> NativeCall | None:
     dtype, (*outer, n) = call.operands[0]
     if dtype.is_complex or bounds(n)[1] > LONGEST:
         return None
@@ -53,7 +53,7 @@ def _claim(call: Call, descending: bool, selects: bool, target: str) -> NativeCa
     return NativeCall(_binary(sort, target), scratch, (rows, n, call.results[0][1][-1]))
 
 
-def sort_of(call: Call, descending: bool = False, selects: bool = False) -> Sort:
+def sort_of(call: LibraryCall, descending: bool = False, selects: bool = False) -> Sort:
     """How the longest rows that a call may have are sorted."""
     dtype, (*_, n) = call.operands[0]
     length = (bounds(n)[1] - 1).bit_length()
@@ -144,7 +144,7 @@ class Sort:
             *([] if last else [f"key = tl.load({keys} + {found}"]),
         ]
 
-    def request(self, target: str) -> Request:
+    def request(self, target: str) -> CompileRequest:
         """What is to be compiled."""
         name = f"{'select' if self.selects else 'sort'}_{self.dtype.name}"
         arguments = self.arguments
@@ -160,8 +160,8 @@ class Sort:
         grids = [first, *[_blocks(rows, n)] * self.merges, *[_blocks(rows, k)] * self.selects]
         each = len(names)
         typed = tuple(Argument(*argument) for argument in arguments.items())
-        source = Source(text, tuple(names), typed, (4,) * each, (1,) * each, (0,) * each)
-        return Request(source, source, target, True, len(typed) - 3, 3, tuple(grids))
+        source = RenderedKernel(text, tuple(names), typed, (4,) * each, (1,) * each, (0,) * each)
+        return CompileRequest(source, source, target, True, len(typed) - 3, 3, tuple(grids))
 
 
 def _blocks(rows: Count, length: Count, run: int = RUN) -> Count:

@@ -16,10 +16,10 @@ from ctypes import c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglo
 from functools import cache
 from typing import Any, NamedTuple
 
-from genesis.backends.gpu.runtime.driver import Call, Device, Driver, DriverError
+from genesis.backends.gpu.runtime.driver import Call, Driver, DriverError, GPUDevice
 
 
-class Node(ctypes.Structure):
+class HipKernelNodeParams(ctypes.Structure):
     """HIP's `hipKernelNodeParams`; a `dim3` is three numbers."""
 
     _fields_ = (
@@ -90,12 +90,12 @@ class HIP(Driver):
 
     def node(self) -> Any:
         """Parameters of a kernel node."""
-        return Node()
+        return HipKernelNodeParams()
 
-    def mapping(self, device: Device) -> None:
+    def mapping(self, device: GPUDevice) -> None:
         """Memory is taken in segments: not all of AMD's chips can map it."""
 
-    def architecture(self, device: Device) -> str:
+    def architecture(self, device: GPUDevice) -> str:
         """Such as gfx942 for the MI300.
 
         It stands among the properties of a device, of which versions have ever more.
@@ -225,9 +225,13 @@ PROTOTYPES = {
         ("hipModuleGetFunction", (_P,), (_P, c_char_p)),
         ("hipModuleLaunchKernel", (), (_P, *[c_uint] * 7, _P, _P, _P)),
         ("hipGraphCreate", (_P,), (c_uint,)),
-        ("hipGraphAddKernelNode", (_P,), (_P, _Handles, c_size_t, ctypes.POINTER(Node))),
+        (
+            "hipGraphAddKernelNode",
+            (_P,),
+            (_P, _Handles, c_size_t, ctypes.POINTER(HipKernelNodeParams)),
+        ),
         ("hipGraphInstantiateWithFlags", (_P,), (_P, c_ulonglong)),
-        ("hipGraphExecKernelNodeSetParams", (), (_P, _P, ctypes.POINTER(Node))),
+        ("hipGraphExecKernelNodeSetParams", (), (_P, _P, ctypes.POINTER(HipKernelNodeParams))),
         ("hipGraphLaunch", (), (_P, _P)),
         ("hipGraphExecDestroy", (), (_P,)),
         ("hipGraphDestroy", (), (_P,)),

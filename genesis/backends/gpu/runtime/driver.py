@@ -76,14 +76,14 @@ class Driver(ABC):
         return self.call("GraphAddKernelNode", graph, before, len(before), parameters)
 
     @abstractmethod
-    def mapping(self, device: Device) -> tuple[Any, Any] | None:
+    def mapping(self, device: GPUDevice) -> tuple[Any, Any] | None:
         """What describes memory of a device, and who uses it, to functions that map memory.
 
         None where memory cannot be mapped.
         """
 
     @abstractmethod
-    def architecture(self, device: Device) -> str:
+    def architecture(self, device: GPUDevice) -> str:
         """What code for a device is compiled for."""
 
     @abstractmethod
@@ -156,7 +156,7 @@ class Driver(ABC):
         self.child = True
 
 
-class Device:
+class GPUDevice:
     """One device: its context, and its queues."""
 
     def __init__(self, driver: Driver, number: int) -> None:

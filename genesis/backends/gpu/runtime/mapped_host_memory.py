@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep
 
-from genesis.backends.gpu.runtime.driver import Device
+from genesis.backends.gpu.runtime.driver import GPUDevice
 from genesis.backends.gpu.runtime.memory import Memory
 
 #: Bytes from one word to the next: kernels ask whether pointers are multiples of 16.
@@ -33,7 +33,7 @@ class Word(Memory):
 
     __slots__ = ("_device", "_found", "_place")
 
-    def __init__(self, pointer: int, device: Device) -> None:
+    def __init__(self, pointer: int, device: GPUDevice) -> None:
         super().__init__(pointer, 8)
         self._place = ctypes.c_uint64.from_address(pointer)
         self._place.value = UNWRITTEN
@@ -64,7 +64,7 @@ class Word(Memory):
 class Words:
     """What the runs of a program take turns with."""
 
-    def __init__(self, count: int, device: Device, free: deque[int]) -> None:
+    def __init__(self, count: int, device: GPUDevice, free: deque[int]) -> None:
         self._device, self._free = device, free
         with device:
             while len(free) < count:

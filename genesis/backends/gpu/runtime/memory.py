@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from genesis.backends.base import MemoryStats
-from genesis.backends.gpu.runtime.driver import Device, uninterrupted
+from genesis.backends.gpu.runtime.driver import GPUDevice, uninterrupted
 from genesis.backends.gpu.runtime.virtual_memory import Mapped, Region, Segments
 
 #: Every block is aligned to this.
@@ -60,7 +60,9 @@ class _Block(Memory):
 
     __slots__ = ("capacity", "pool")
 
-    def __init__(self, nbytes: int, capacity: int, pool: Pool, pointer: int, freed_at: int) -> None:
+    def __init__(
+        self, nbytes: int, capacity: int, pool: MemoryPool, pointer: int, freed_at: int
+    ) -> None:
         self.pointer, self.nbytes, self.owner, self.freed_at = pointer, nbytes, None, freed_at
         self.capacity = capacity
         self.pool = pool
@@ -71,10 +73,10 @@ class _Block(Memory):
         pool.freed.append((self.pointer, self.capacity, pool.device.marks, shared))
 
 
-class Pool:
+class MemoryPool:
     """The caching allocator of one device."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: GPUDevice) -> None:
         self.device = device
         self.freed: deque[tuple[int, int, int, bool]] = deque()
         mapping = device.driver.mapping(device)

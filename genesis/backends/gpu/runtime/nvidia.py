@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from genesis.backends.gpu.runtime.driver import Call, Device, Driver, DriverError
+from genesis.backends.gpu.runtime.driver import Call, Driver, DriverError, GPUDevice
 
 
 class CUDA(Driver):
@@ -86,7 +86,7 @@ class CUDA(Driver):
             raise
         return self.call("StreamEndCapture", stream)
 
-    def mapping(self, device: Device) -> tuple[Any, Any] | None:
+    def mapping(self, device: GPUDevice) -> tuple[Any, Any] | None:
         """Memory of the device, for itself to read and write."""
         if not device.attribute("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"):
             return None
@@ -99,7 +99,7 @@ class CUDA(Driver):
             described.location.id = device.number
         return memory, access
 
-    def architecture(self, device: Device) -> str:
+    def architecture(self, device: GPUDevice) -> str:
         """Such as sm_90 for the H100 and H200."""
         major, minor = (device.attribute(f"COMPUTE_CAPABILITY_{k}") for k in ("MAJOR", "MINOR"))
         return f"sm_{10 * major + minor}"

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from genesis.backends import base
 from genesis.backends.gpu.launch_metadata import Count, evaluated
-from genesis.backends.gpu.runtime.driver import Device, Driver, uninterrupted
+from genesis.backends.gpu.runtime.driver import Driver, GPUDevice, uninterrupted
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
 
@@ -80,7 +80,7 @@ class DeviceCode:
     written: tuple[int, ...]  # arguments that are not only read
 
 
-class Array(NamedTuple):
+class DeviceArray(NamedTuple):
     """An array on the device, row-major."""
 
     pointer: int
@@ -98,15 +98,15 @@ class Array(NamedTuple):
         return (self.pointer + k * size for k in range(prod(self.shape[: len(self.shape) - rank])))
 
 
-class Library(Protocol):
+class VendorLibrary(Protocol):
     """A vendor's library: computes an operation of arrays on the device, or says that it cannot."""
 
     def __call__(
         self,
         name: str,
         options: tuple[Any, ...],
-        operands: list[Array],
-        results: list[Array],
+        operands: list[DeviceArray],
+        results: list[DeviceArray],
         used: list[object] | None = None,
     ) -> bool:
         """Whether the results are there, for whatever comes next in the queue.
@@ -120,18 +120,18 @@ class Library(Protocol):
         ...
 
 
-class Link(Protocol):
+class ExchangeLink(Protocol):
     """What carries exchanges between devices, without the host."""
 
     def start(
-        self, name: str, options: tuple[Any, ...], given: list[Array], made: list[Array]
+        self, name: str, options: tuple[Any, ...], given: list[DeviceArray], made: list[DeviceArray]
     ) -> Callable[[], None] | None:
         """Begin an exchange: what lets the queue wait for it, or None if the host must do it."""
         ...
 
 
 #: Gives what carries exchanges along an axis of a mesh, if it is not the host.
-Links = Callable[[str, str], Link | None]
+Links = Callable[[str, str], ExchangeLink | None]
 #: Gives the code of a binary, for pointers that are all multiples of 16 or for any.
 Loader = Callable[[base.Binary, bool], DeviceCode]
 
@@ -216,9 +216,9 @@ class DeviceProgram:
         self,
         records: Sequence[base.Record],
         load: Loader,
-        device: Device,
+        device: GPUDevice,
         transfers: Transfers,
-        library: Library | None = None,
+        library: VendorLibrary | None = None,
         links: Links = lambda mesh, axis: None,
     ) -> None:
         self.runs = 0
@@ -443,9 +443,9 @@ class DeviceProgram:
         given, made = ([self._array(x) for x in xs] for xs in (step.operands, step.results))
         return self._library(step.name, step.options, given, made, used)
 
-    def _array(self, operand: base.Operand) -> Array:
+    def _array(self, operand: base.Operand) -> DeviceArray:
         shape = tuple(self._words[slot] for slot in operand.extents)
-        return Array(self._words[operand.pointer], operand.dtype, shape)
+        return DeviceArray(self._words[operand.pointer], operand.dtype, shape)
 
     def _read(self, operand: base.Operand) -> npt.NDArray[Any]:
         shape = [self._words[slot] for slot in operand.extents]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genesis.backends.gpu.runtime.driver import Device, Driver
+from genesis.backends.gpu.runtime.driver import Driver, GPUDevice
 from genesis.backends.gpu.runtime.memory import Memory
 from genesis.events import span
 
@@ -77,7 +77,7 @@ class Transfers:
     before it is told, and forgotten when somebody else knows.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: GPUDevice) -> None:
         self.device = device
         self._call = device.call
         self._lock = threading.Lock()

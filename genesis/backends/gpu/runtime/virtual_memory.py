@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from genesis.backends.gpu.runtime.arena import Arena
-from genesis.backends.gpu.runtime.driver import Device, OutOfDeviceMemory
+from genesis.backends.gpu.runtime.driver import GPUDevice, OutOfDeviceMemory
 
 _PAGE = 2 << 20
 _LEAST, _MOST = 32 << 20, 1 << 30  # of a segment for large requests
@@ -27,7 +27,7 @@ _SPACE = 16  # addresses there are for every byte of the device
 class Region(ABC):
     """Memory of a device that is given out in blocks. Whoever uses it holds its pool's lock."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: GPUDevice) -> None:
         self.device = device
         self.nbytes = 0  #: taken from the device
         self.arena: Arena
@@ -44,7 +44,7 @@ class Region(ABC):
 class Segments(Region):
     """Segments; generous ones are the larger, the more there are."""
 
-    def __init__(self, device: Device, generous: bool) -> None:
+    def __init__(self, device: GPUDevice, generous: bool) -> None:
         super().__init__(device)
         self._generous = generous
         self._sizes: dict[int, int] = {}
@@ -79,7 +79,7 @@ class Segments(Region):
 class Mapped(Region):
     """Chunks of memory, mapped to a range of addresses."""
 
-    def __init__(self, device: Device, mapping: tuple[Any, Any]) -> None:
+    def __init__(self, device: GPUDevice, mapping: tuple[Any, Any]) -> None:
         super().__init__(device)
         self._properties, self._access = mapping
         self._chunks: dict[int, tuple[int, Any]] = {}  # sizes and handles by address

@@ -15,7 +15,7 @@ from genesis.compiler.fuse.cost import count
 from genesis.compiler.graph.simplify.movement import reshaped
 from genesis.ir import ops
 from genesis.ir.dtype import DType, int32, int64
-from genesis.ir.node import Call, Form, Node, const, elementwise, is_const, node, topological
+from genesis.ir.node import Form, LibraryCall, Node, const, elementwise, is_const, node, topological
 
 #: Shorter rows are added number by number. Of a table that is not empty, so many for each update
 #: are not all worth writing again.
@@ -106,6 +106,6 @@ def _called(
     name: str, options: tuple[object, ...], operands: Sequence[Node], results: Sequence[Form]
 ) -> list[Node]:
     """The results of an operation of the library."""
-    call = Call(name, options, tuple((x.dtype, x.shape) for x in operands), tuple(results))
+    call = LibraryCall(name, options, tuple((x.dtype, x.shape) for x in operands), tuple(results))
     whole = node(ops.CALL, tuple(operands), call, results[0][0], ())
     return [node(ops.ITEM, (whole,), k, *form) for k, form in enumerate(results)]

@@ -12,8 +12,8 @@ from __future__ import annotations
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.attention_parts import (
     BackwardParts,
-    Product,
-    Result,
+    ScoreProduct,
+    WeightedSum,
     diagonal_offset,
 )
 from genesis.compiler.schedule.cpu.attention import tile_height
@@ -94,7 +94,7 @@ class _Schedule:
         return self.plain.with_phases([kir.Phase(phase.grid, body)])
 
     # ---- before and after the rows
-    def pack(self, product: Product, packed: kir.Buffer) -> kir.Statement:
+    def pack(self, product: ScoreProduct, packed: kir.Buffer) -> kir.Statement:
         """The rows of this panel's columns, turned so that columns lie together."""
         axis = product.loop.axis
         k, u = (kir.Axis.tile(name, self.lanes) for name in ("kt", "ct"))
@@ -110,21 +110,21 @@ class _Schedule:
             groups, (kir.Loop(lines, (kir.Store(packed, (at_k, local), simplify(value)),)),)
         )
 
-    def zero(self, x: Result) -> kir.Statement:
+    def zero(self, x: WeightedSum) -> kir.Statement:
         """Nothing added yet to a result that is summed over columns."""
         columns, _, at, inside = self.tiled(x)
         index = tuple(substitute(x.store.index, {x.axis.node: at}))
         store = kir.Store(x.store.buffer, index, const(0, x.store.buffer.dtype), inside)
         return kir.Loop(self.p.row, (kir.Loop(columns, (store,)),))
 
-    def clear(self, x: Result) -> kir.Statement:
+    def clear(self, x: WeightedSum) -> kir.Statement:
         """Nothing added yet to what is summed over rows."""
         columns, _, at, _ = self.tiled(x)
         group, column = self.columns_across()
         zero = kir.Store(self.sums[x], (column, at), const(0, self.sums[x].dtype))
         return kir.Loop(group, (kir.Loop(columns, (zero,)),))
 
-    def finish(self, x: Result) -> kir.Statement:
+    def finish(self, x: WeightedSum) -> kir.Statement:
         """What is summed over rows into the result."""
         columns, _, at, inside = self.tiled(x)
         group, local = self.columns_across()
@@ -181,7 +181,7 @@ class _Schedule:
                 at[carry.local.node] = held.load(self.r.node, self.c.node)
         return (*body, *(self.add_columns(x, rows) for x in p.results if not x.over_rows))
 
-    def add_columns(self, x: Result, rows: Node) -> kir.Statement:
+    def add_columns(self, x: WeightedSum, rows: Node) -> kir.Statement:
         """The tile's weights times the panel's values, onto the result."""
         p = self.p
         columns, d, at, inside = self.tiled(x)
@@ -201,7 +201,7 @@ class _Schedule:
         store = kir.Store(x.store.buffer, there, total.node, exists)
         return kir.Loop(columns, (kir.Loop(j, (), (carry,)), store))
 
-    def add_rows(self, x: Result) -> kir.Statement:
+    def add_rows(self, x: WeightedSum) -> kir.Statement:
         """The weights of a block of rows times the rows, onto the sums of the panel."""
         p = self.p
         columns, d, at, inside = self.tiled(x)
@@ -220,7 +220,7 @@ class _Schedule:
         return kir.Loop(columns, (kir.Loop(group, (kir.Loop(i, (), (carry,)), store)),))
 
     # ---- pieces
-    def tiled(self, x: Result) -> tuple[kir.Axis, kir.Axis, Node, Node]:
+    def tiled(self, x: WeightedSum) -> tuple[kir.Axis, kir.Axis, Node, Node]:
         """Along the short rows of a result: blocks, a tile, the place, and if that exists."""
         size = extent(x.axis)
         width = even_width(size, self.lanes, self.vectors)

@@ -38,14 +38,14 @@ WRITERS = 4
 SHARES = 4, 16
 
 
-class Stretch(NamedTuple):
+class ColumnStretch(NamedTuple):
     """How many columns a block takes, and how many rows it reads side by side."""
 
     columns: int
     rows: int
 
 
-def stretch(phase: kir.Phase, across: kir.Axis, chip: Chip) -> Stretch | None:
+def stretch(phase: kir.Phase, across: kir.Axis, chip: Chip) -> ColumnStretch | None:
     """What a block takes at once; None: there is no gain in a stage for it."""
     reductions = [s for s in phase.body if isinstance(s, kir.Loop)]
     if len(reductions) != 1 or phase.body[0] is not reductions[0]:
@@ -60,10 +60,10 @@ def stretch(phase: kir.Phase, across: kir.Axis, chip: Chip) -> Stretch | None:
     first, second = chip.l1_bytes // SHARES[0], chip.l2_bytes // SHARES[1]
     columns = queries.extent(across)
     if loop.body:  # a running sum writes every row, and is not split
-        return Stretch(min(max(LEAST, columns // WRITERS), first // state), TOGETHER)
+        return ColumnStretch(min(max(LEAST, columns // WRITERS), first // state), TOGETHER)
     if columns * state <= first and _one_piece(loop, across):
-        return Stretch(columns, 1)
-    return Stretch(min(columns, max(first, second) // state), TOGETHER)
+        return ColumnStretch(columns, 1)
+    return ColumnStretch(min(columns, max(first, second) // state), TOGETHER)
 
 
 def long_rows(phase: kir.Phase, across: kir.Axis, chip: Chip) -> bool:
@@ -77,13 +77,15 @@ def _one_piece(loop: kir.Loop, across: kir.Axis) -> bool:
     return all(queries.stride(*x, loop.axis) == queries.extent(across) for x in read)
 
 
-def stretches(phase: kir.Phase, across: kir.Axis, taken: Stretch) -> int:
+def stretches(phase: kir.Phase, across: kir.Axis, taken: ColumnStretch) -> int:
     """How many blocks there are that take so much each."""
     others = queries.points(a for a in phase.grid if a != across)
     return others * -(-queries.extent(across) // taken.columns)
 
 
-def accumulate(kernel: kir.Kernel, across: kir.Axis, taken: Stretch, number: int = 0) -> kir.Kernel:
+def accumulate(
+    kernel: kir.Kernel, across: kir.Axis, taken: ColumnStretch, number: int = 0
+) -> kir.Kernel:
     """Reduce for neighbours along a GRID axis at once, with their states in a stage."""
     columns, together = taken
     kernel = split_grid(kernel, across, columns, number)

@@ -14,7 +14,7 @@ from genesis.compiler.schedule.cpu.column_programs import has_passes, in_passes
 from genesis.compiler.schedule.cpu.column_reductions import (
     ROWS,
     TOGETHER,
-    Stretch,
+    ColumnStretch,
     accumulate,
     stretch,
     stretches,
@@ -87,7 +87,7 @@ def _shared(kernel: Kernel, across: Axis | None, chip: Chip) -> Kernel:
     return split_reduction(kernel, chunk, outermost=across is not None)
 
 
-def _splits(phase: Phase, across: Axis | None, taken: Stretch | None) -> bool:
+def _splits(phase: Phase, across: Axis | None, taken: ColumnStretch | None) -> bool:
     """One reduction, too few rows to share among cores, and enough work to share."""
     reductions = [s for s in phase.body if isinstance(s, Loop) and s.carried]
     loops = [s for s in phase.body if isinstance(s, Loop)]

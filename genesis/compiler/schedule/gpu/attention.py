@@ -43,7 +43,7 @@ LEAST = 16  # extents of a matrix instruction's operands
 
 def attend(kernel: kir.Kernel, p: AttentionParts, chip: GPU) -> kir.Kernel:
     """Schedule attention; a single query is one row of a tile."""
-    return Attention(*with_a_row(p)).kernel(kernel)
+    return AttentionTiles(*with_a_row(p)).kernel(kernel)
 
 
 def with_a_row(p: AttentionParts) -> tuple[AttentionParts, bool]:
@@ -52,7 +52,7 @@ def with_a_row(p: AttentionParts) -> tuple[AttentionParts, bool]:
     return replace(p, rows=rows), not p.rows
 
 
-class Attention:
+class AttentionTiles:
     """Attention by tiles."""
 
     negates = False  # queries, where the scale is negative, rather than scores

@@ -17,8 +17,8 @@ from math import log
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.attention_parts import (
     BackwardParts,
-    Product,
-    Result,
+    ScoreProduct,
+    WeightedSum,
     diagonal_offset,
 )
 from genesis.compiler.schedule.gpu import attention
@@ -207,7 +207,7 @@ class _Pass:
         """Statements, and what they add to each sum."""
         body: list[kir.Statement] = []
         tiles, names = dict(own), dict(self.at)
-        added: dict[Result, Node] = {}
+        added: dict[WeightedSum, Node] = {}
         needed = frozenset[Node]().union(*(mentions(s.value) for s in self.weights))
         # Nothing waits for products that are added to sums: those that are waited for come first.
         for k, x in enumerate(self.p.products):
@@ -265,7 +265,7 @@ class _Pass:
                 kept[n] = local.node
         return (*first, *kir.map_expressions(visit, lambda n: replaced(n, kept)))
 
-    def sides(self, x: Product) -> tuple[Node, Node]:
+    def sides(self, x: ScoreProduct) -> tuple[Node, Node]:
         """What a product takes of the own axis, and of the other."""
         return (x.right, x.left) if self.over_rows else (x.left, x.right)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
 from genesis.compiler.schedule.attention_parts import AttentionParts, stored
-from genesis.compiler.schedule.gpu.attention import LEAST, Attention, exists, with_a_row
+from genesis.compiler.schedule.gpu.attention import LEAST, AttentionTiles, exists, with_a_row
 from genesis.compiler.schedule.steps.queries import points, power
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -41,7 +41,7 @@ def decode(kernel: kir.Kernel, p: AttentionParts, chip: GPU) -> kir.Kernel:
     return _Decode(*with_a_row(p), _chunks(p, chip)).kernel(kernel)
 
 
-class _Decode(Attention):
+class _Decode(AttentionTiles):
     def __init__(self, p: AttentionParts, single: bool, chunks: int) -> None:
         super().__init__(p, single)
         keys = static(p.keys.axis.extent)

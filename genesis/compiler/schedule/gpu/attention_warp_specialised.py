@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.attention_parts import AttentionParts, last_key
-from genesis.compiler.schedule.gpu.attention import Attention, half_of
+from genesis.compiler.schedule.gpu.attention import AttentionTiles, half_of
 from genesis.compiler.schedule.steps.queries import points
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
@@ -48,7 +48,7 @@ def attend_grouped(kernel: Kernel, p: AttentionParts, chip: GPU) -> Kernel:
     return _Grouped(p, chip).kernel(kernel)
 
 
-class _Grouped(Attention):
+class _Grouped(AttentionTiles):
     """Streamed softmax by two groups."""
 
     negates = True  # no branch is in the way of a product that runs beside it

@@ -15,7 +15,7 @@ from math import gcd
 
 from genesis.backends.base import GPU
 from genesis.compiler.graph.simplify.elementwise import RULES
-from genesis.compiler.schedule.byte_products import QUAD, Dots, quadruples
+from genesis.compiler.schedule.byte_products import QUAD, ByteProduct, quadruples
 from genesis.compiler.schedule.gpu.tiles import TILE, tile
 from genesis.compiler.schedule.steps.queries import extent, points, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
@@ -36,7 +36,7 @@ LOADS = 8
 FEW = 4
 
 
-def dot(kernel: kir.Kernel, found: Dots, chip: GPU) -> kir.Kernel:
+def dot(kernel: kir.Kernel, found: ByteProduct, chip: GPU) -> kir.Kernel:
     """Schedule sums of products of bytes."""
     (phase,) = kernel.phases
     row, along = found.row, found.within or found.column

@@ -14,7 +14,7 @@ from itertools import pairwise
 from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, fixed, simplify
+from genesis.ir.index import LinearIndex, fixed, simplify
 from genesis.ir.node import Node, mentions, topological
 from genesis.ir.rewrite import Rules, replaced, rewrite, substitute
 
@@ -248,12 +248,12 @@ def _join_linear(
         if mentions(i).isdisjoint(pair):
             result.append(i)
             continue
-        linear = Linear.of(i)
+        linear = LinearIndex.of(i)
         a, b = (linear.terms.pop(x, 0) for x in pair)
         elsewhere = any(not mentions(t).isdisjoint(pair) for t in linear.terms)
         if elsewhere or not b or a != b * inner.extent:
             return None
-        result.append(Linear({**linear.terms, axis.node: b}, linear.constant).emit())
+        result.append(LinearIndex({**linear.terms, axis.node: b}, linear.constant).emit())
     return tuple(result)
 
 

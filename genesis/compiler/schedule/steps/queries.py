@@ -9,7 +9,7 @@ from genesis.backends.base import Chip
 from genesis.compiler.schedule.decisions import decide
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, bounds
+from genesis.ir.index import LinearIndex, bounds
 from genesis.ir.kernel import Axis, Body, Loop, Phase, as_index, walk
 from genesis.ir.node import Node, mentions, topological
 
@@ -67,7 +67,7 @@ def stride(buffer: kir.Buffer, at: tuple[Node, ...], axis: kir.Axis) -> int | No
     for i, step in zip(at, buffer.layout, strict=True):
         if axis.node not in mentions(i):
             continue
-        linear = Linear.of(i)
+        linear = LinearIndex.of(i)
         coefficient = linear.terms.pop(axis.node, 0)
         if any(axis.node in mentions(t) for t in linear.terms) or step.op is not ops.CONST:
             return None

@@ -15,7 +15,7 @@ from genesis.compiler.schedule.steps.queries import lets
 from genesis.compiler.schedule.steps.substitute_axes import Respecialise, respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, ceil_div, fixed, floor_div, least, simplify, static
+from genesis.ir.index import LinearIndex, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import FALSE, TRUE, Node, elementwise, topological
 from genesis.ir.pattern import Pattern, Prefix
 from genesis.ir.rewrite import replaced, substitute
@@ -248,7 +248,7 @@ def _independent(s: kir.Loop) -> bool:
     A scatter's loop is not: where it writes is data, and it reads what it wrote before.
     """
     stores = [x for x in kir.walk(s.body) if isinstance(x, kir.Store)]
-    apart = all(any(s.axis.node in Linear.of(i).terms for i in x.index) for x in stores)
+    apart = all(any(s.axis.node in LinearIndex.of(i).terms for i in x.index) for x in stores)
     nodes = topological(e for x in kir.walk(s.body) for e in kir.expressions(x))
     reads = [kir.load_parts(n)[:2] for n in nodes if n.op is ops.LOAD]
     own = all(at == x.index for x in stores for buffer, at in reads if buffer == x.buffer)

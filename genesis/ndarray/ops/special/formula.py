@@ -26,7 +26,7 @@ from genesis.ndarray.ops.elementwise import Operand
 
 
 @dataclass(frozen=True)
-class Format:
+class FloatLayout:
     """How a floating-point type is laid out in bits."""
 
     integer: DType  # of the same width
@@ -49,8 +49,8 @@ class Format:
         return 2.0 ** (1 - self.bias)
 
 
-SINGLE = Format(int32, 23, 127)
-DOUBLE = Format(int64, 52, 1023)
+SINGLE = FloatLayout(int32, 23, 127)
+DOUBLE = FloatLayout(int64, 52, 1023)
 
 
 class Term:
@@ -67,7 +67,7 @@ class Term:
         return self.value.dtype
 
     @property
-    def format(self) -> Format:
+    def format(self) -> FloatLayout:
         """The layout of this floating-point type, or of the one that has these bits."""
         return SINGLE if self.dtype.bits == 32 else DOUBLE
 

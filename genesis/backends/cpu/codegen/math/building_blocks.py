@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from genesis.backends.cpu.codegen.emit import LLVMValue
-from genesis.backends.cpu.codegen.math.coefficients import DOUBLE, SINGLE, Format
+from genesis.backends.cpu.codegen.math.coefficients import DOUBLE, SINGLE, FloatFormat
 
 _LOOK_UP = "llvm.x86.avx512.permvar.sf.512"
 
 
-def format_of(x: LLVMValue) -> Format:
+def format_of(x: LLVMValue) -> FloatFormat:
     """The constants of a value's type."""
     return SINGLE if x.element == "float" else DOUBLE
 

@@ -12,7 +12,7 @@ _hex = float.fromhex
 
 
 @dataclass(frozen=True)
-class Format:
+class FloatFormat:
     """A floating-point format: its layout, and constants rounded to it."""
 
     integer: str  # the integer type of the same width
@@ -43,7 +43,7 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Table:
+class PiecewiseTable:
     """An odd function that rises to 1, in float32, as one polynomial for each of 16 intervals.
 
     A number's interval is told by four bits of its `place`, from the last two or one of the
@@ -60,7 +60,7 @@ class Table:
     coefficients: tuple[tuple[float, ...], ...]  # from the first power on
 
 
-SINGLE = Format(
+SINGLE = FloatFormat(
     integer="i32",
     mantissa=23,
     bias=127,
@@ -113,7 +113,7 @@ SINGLE = Format(
     erfc_center=0.0,
 )  # fmt: skip
 
-DOUBLE = Format(
+DOUBLE = FloatFormat(
     integer="i64",
     mantissa=52,
     bias=1023,
@@ -195,7 +195,7 @@ LOG_TAIL = (
 TWO_THIRDS = (_hex("0x1.5555555555555p-1"), _hex("0x1.5555555555555p-55"))
 
 # Up to 4/3 there are 8 intervals, and 8 beyond: 1e-8 of erf
-ERF_TABLE = Table(
+ERF_TABLE = PiecewiseTable(
     limit=3.999999,
     place=(1.5, 2.0),
     bits=3,
@@ -251,7 +251,7 @@ ERF_TABLE = Table(
 )  # fmt: skip
 
 # Four intervals each up to 0.64, 1.92, 4.48 and beyond: 3e-8 of tanh
-TANH_TABLE = Table(
+TANH_TABLE = PiecewiseTable(
     limit=9.5,
     place=(1.5625, 1.0),
     bits=2,

@@ -23,8 +23,8 @@ from genesis.backends.cpu.codegen.math.coefficients import (
     SINGLE,
     TANH_TABLE,
     TWO_THIRDS,
-    Format,
-    Table,
+    FloatFormat,
+    PiecewiseTable,
 )
 
 # ---- exponentials
@@ -83,7 +83,7 @@ def erf(x: LLVMValue) -> LLVMValue:
     return (a > f.erf_limits[0]).select(far, near)
 
 
-def _by_table(x: LLVMValue, table: Table) -> LLVMValue:
+def _by_table(x: LLVMValue, table: PiecewiseTable) -> LLVMValue:
     """An odd function by one of 16 polynomials: half of the arithmetic that there is without."""
     a = abs(x)
     b = (a.like(table.limit) < a).select(table.limit, a)
@@ -113,7 +113,7 @@ def _mantissa_and_exponent(x: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
     return m, tiny.select(e - float(f.mantissa + 1), e)
 
 
-def _sqrt_half_bits(f: Format) -> int:
+def _sqrt_half_bits(f: FloatFormat) -> int:
     return 0x3F3504F3 if f is SINGLE else 0x3FE6A09E667F3BCD
 
 

@@ -19,7 +19,7 @@ from genesis.compiler.schedule.steps.queries import extent
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bfloat16, float32, uint16, uint32
-from genesis.ir.index import Linear, simplify, static
+from genesis.ir.index import LinearIndex, simplify, static
 from genesis.ir.node import TRUE, Node, const, elementwise, mentions, topological
 from genesis.ir.rewrite import replaced, substitute
 
@@ -99,13 +99,13 @@ def _renamed(
     if not plain or not alone or width is None or width % 2:
         return None
     *outer, last = at
-    linear = Linear.of(last)
+    linear = LinearIndex.of(last)
     along = linear.terms.pop(k.node, 0)
     even = not any(c % 2 for c in (*linear.terms.values(), linear.constant))
     inside = [i for i in (*outer, *linear.terms) if k.node in mentions(i)]
     if along != 1 or not even or inside:
         return None
-    half = Linear({t: c // 2 for t, c in linear.terms.items()}, linear.constant // 2).emit()
+    half = LinearIndex({t: c // 2 for t, c in linear.terms.items()}, linear.constant // 2).emit()
     words = replace(buffer, dtype=uint32, shape=(*buffer.shape[:-1], width // 2))
     return buffer, words.load(*outer, simplify(half + steps.node))
 

@@ -19,7 +19,7 @@ from genesis.compiler.schedule.cpu.contraction import loop_order
 from genesis.compiler.schedule.cpu.contraction.k_blocks import chunk_of, cut, in_chunks
 from genesis.compiler.schedule.cpu.contraction.packing import (
     CACHE_LINE,
-    Source,
+    PanelSource,
     contiguous_run,
     pack,
     source,
@@ -166,8 +166,8 @@ def _weight_tile(found: Operands, chip: Chip) -> Tile:
 
 
 def _in_vector(
-    kernel: kir.Kernel, found: Operands, packed_from: Source
-) -> tuple[kir.Kernel, Operands, Source]:
+    kernel: kir.Kernel, found: Operands, packed_from: PanelSource
+) -> tuple[kir.Kernel, Operands, PanelSource]:
     """With what is packed as a vector, in which a run along several axes is one piece."""
     right = packed_from.operand.right
     (load,) = (n for n in topological([right]) if n.op is ops.LOAD)

@@ -13,7 +13,7 @@ from genesis.backends.base import Chip
 from genesis.compiler.schedule.byte_products import (
     QUAD,
     UNROLLED,
-    Dots,
+    ByteProduct,
     dots,
     multiplies_bytes,
     quadruples,
@@ -42,7 +42,7 @@ WIDTH = 32
 ROWS = 8
 
 
-def dot(kernel: kir.Kernel, found: Dots, chip: Chip) -> kir.Kernel:
+def dot(kernel: kir.Kernel, found: ByteProduct, chip: Chip) -> kir.Kernel:
     """Schedule sums of products of bytes."""
     (phase,) = kernel.phases
     row, column = found.row, found.column
@@ -75,7 +75,7 @@ class Repacked:
 
     kernel: kir.Kernel
     packing: kir.Phase
-    found: Dots
+    found: ByteProduct
 
 
 def quads(kernel: kir.Kernel) -> Repacked | None:

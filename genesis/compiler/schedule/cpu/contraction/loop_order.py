@@ -17,7 +17,7 @@ from genesis.compiler.schedule.steps.queries import extent
 from genesis.compiler.schedule.steps.tile import interchange
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, bounds, fixed, least, simplify, static
+from genesis.ir.index import LinearIndex, bounds, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, elementwise, is_const, mentions, topological
 from genesis.ir.rewrite import substitute
 
@@ -135,10 +135,10 @@ def _limit(condition: Node, axis: kir.Axis) -> Limit | None:
     """A condition as a limit of `axis`, if it mentions it in one linear term."""
     if condition.op not in (ops.LT, ops.LE):
         return None
-    a, b = map(Linear.of, condition.inputs)
+    a, b = map(LinearIndex.of, condition.inputs)
     room = b.plus(a, -1)
     slope = room.terms.pop(axis.node, 0)
-    rest = room.plus(Linear({}, -1 if condition.op is ops.LT else 0)).emit()
+    rest = room.plus(LinearIndex({}, -1 if condition.op is ops.LT else 0)).emit()
     return Limit(slope, rest) if slope and axis.node not in mentions(rest) else None
 
 

@@ -17,7 +17,7 @@ from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecia
 from genesis.compiler.schedule.steps.tile import branch
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, below, ceil_div, fixed, least, simplify, static
+from genesis.ir.index import LinearIndex, below, ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, is_const, mentions, topological
 from genesis.ir.rewrite import replaced
 
@@ -30,7 +30,7 @@ CACHE_LINE = 64
 
 
 @dataclass(frozen=True)
-class Source:
+class PanelSource:
     """What goes into panels, and what of them `right` is: what is at `at`, under `mask`."""
 
     operand: Operands
@@ -49,13 +49,13 @@ class Source:
         return packed.load(*batch, columns.node, *self.at, lane.node, mask=self.mask)
 
 
-def source(found: Operands, grid: Sequence[kir.Axis]) -> Source:
+def source(found: Operands, grid: Sequence[kir.Axis]) -> PanelSource:
     """What to pack: `right` as it is summed, or, where it is read under a mask, all that is there.
 
     A strided gradient goes through the taps of a window several times, each time under a mask that
     lets some of them pass. In panels of the window itself every tap is once, and no zeros are.
     """
-    whole = Source(found, grid, tuple(a.node for a in found.sums))
+    whole = PanelSource(found, grid, tuple(a.node for a in found.sums))
     right, outside = found.right, TRUE
     while right.op is ops.WHERE and is_const(right.inputs[2], 0):
         outside, right = both(outside, right.inputs[0]), right.inputs[1]
@@ -76,7 +76,7 @@ def source(found: Operands, grid: Sequence[kir.Axis]) -> Source:
     axes = {d: kir.Axis.loop(f"w{d}", buffer.shape[d]) for d in rest}
     every = buffer.load(*(axes[d].node if d in axes else i for d, i in enumerate(at)))
     operand = replace(found, right=every, sums=tuple(axes.values()))
-    return Source(operand, (), tuple(at[d] for d in rest), mask)
+    return PanelSource(operand, (), tuple(at[d] for d in rest), mask)
 
 
 def pack(found: Operands, grid: Sequence[kir.Axis], width: int) -> tuple[kir.Buffer, kir.Phase]:
@@ -194,12 +194,12 @@ def _joined(right: Node, run: Mapping[kir.Axis, bool], position: Node) -> Node:
     """`right`, read at a position in `run` instead of at its axes; one of its indices has them."""
 
     def index(i: Node) -> Node:
-        linear = Linear.of(i)
+        linear = LinearIndex.of(i)
         steps = {a: linear.terms.pop(a.node, 0) for a in run}
         if not any(steps.values()):
             return i
         first = linear.constant + sum(min(0, k) * (extent(a) - 1) for a, k in steps.items())
-        return Linear(linear.terms, first).emit() + position
+        return LinearIndex(linear.terms, first).emit() + position
 
     (load,) = (n for n in topological([right]) if n.op is ops.LOAD)
     buffer, where, mask, other = kir.load_parts(load)
