@@ -150,9 +150,7 @@ def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]
         inputs[made] = place
         return made
 
-    before = thread.pending
     with apart():
-        thread.pending = 0
         shadow = Walk(graph=False, retain=True)
         shadows: list[Any] = []
         for number, x in enumerate(met):
@@ -200,7 +198,6 @@ def _built(walk: Walk, met: list[Any], numbers: dict[int, int], order: list[int]
         results = {place: v for place, v in results.items() if inputs.get(v) != place}
         read = [v for v in topological(results.values()) if v in inputs]
         graph = Subgraph(read, list(results.values()))
-    thread.pending = before
     if graph.height > MAX_DEPTH // 2:
         raise NotASubgraph("it is too deep")
     graph.order = {}

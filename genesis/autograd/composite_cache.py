@@ -109,13 +109,8 @@ class RecordedComposite:
         #: The arguments, without the tensors.
         self.args = [None if type(x) in KINDS else x for x in args]
         self.tensors = [k for k, x in enumerate(args) if type(x) in KINDS]
-        before = thread.pending, thread.written, thread.stands_in
         with apart():
-            thread.pending, thread.written, thread.stands_in = 0, [], True
-            try:
-                self._record(args)
-            finally:
-                thread.pending, thread.written, thread.stands_in = before
+            self._record(args)
 
     def _record(self, args: Sequence[Any]) -> None:
         given: list[Any] = [args[k] for k in self.tensors]
@@ -185,11 +180,8 @@ class RecordedComposite:
         """What makes the gradients of the arguments of those of results, which are given or not."""
         found = self._rules.get(given)
         if found is None:
-            before = thread.pending
             with apart():
-                thread.pending = 0
                 found = self._rules[given] = self._derived(given)
-            thread.pending = before
         return found
 
     def gradient(self, given: tuple[bool, ...]) -> Callable[..., tuple[Any, ...]]:

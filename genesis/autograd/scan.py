@@ -63,12 +63,12 @@ def scan(
         )
     results = [*_arrays(last), *_arrays(ys), *kept]
     given = [*firsts.tensors, *elements.tensors, *(use.tensor for use in loop.outside)]
-    made = Scan.apply(loop, results, again, *given) if given else list(map(Tensor, results))
+    made = ScanFunction.apply(loop, results, again, *given) if given else list(map(Tensor, results))
     count = len(firsts.tensors)
     return firsts.filled(made[:count]), loop.ys.filled(made[count:])
 
 
-class Scan(Function):
+class ScanFunction(Function):
     """The results of a loop: the last carries, the ys, and the carries every step began with."""
 
     @staticmethod

@@ -136,7 +136,7 @@ def checkpoint(
     outputs, results, kept, ends = run.first(tensors)
     if not mode.is_grad_enabled() or not (ends or any(x.requires_grad for x in tensors)):
         return outputs.filled(_put(outputs.leaves, map(Tensor, results)))
-    made = Checkpoint.apply(run, results, kept, *tensors, *ends)
+    made = CheckpointFunction.apply(run, results, kept, *tensors, *ends)
     return outputs.filled(_put(outputs.leaves, made))
 
 
@@ -240,7 +240,7 @@ def _set(states: dict[random.Generator, Value]) -> None:
             generator._state.write(value)
 
 
-class Checkpoint(function.Function):
+class CheckpointFunction(function.Function):
     """The results of a function that runs again for its gradient."""
 
     @staticmethod

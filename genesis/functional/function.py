@@ -92,21 +92,21 @@ class Function:
         """The operation on tensors, or on arrays."""
         try:
             for x in args:
-                if isinstance(x, _recorder.kind):
+                if isinstance(x, _tape.kind):
                     if precision.choose is not None:
                         args = precision.choose(cls.__name__, args)
                     if thread.recorder is None:
-                        return _recorder.record(cls, args)
+                        return _tape.record(cls, args)
                     own = cls.__module__.startswith(OWN)
-                    return (unwatched if own else rewatched)(_recorder.record, cls, args)
+                    return (unwatched if own else rewatched)(_tape.record, cls, args)
             return cls.forward(Context(), *args)
         except WRONG as error:
             reword(error)
             raise
 
 
-class Recorder:
-    """What the layer above does with tensors; see `install`."""
+class TapeHooks:
+    """What the tape, a layer above, does with tensors; see `install`."""
 
     kind: type | tuple[()] = ()
     record: Callable[[type[Function], tuple[Any, ...]], Any]
@@ -116,7 +116,7 @@ class Recorder:
     copies: Any  #: what copies graphs that were built before: `genesis.autograd.composite_cache`
 
 
-_recorder = Recorder()
+_tape = TapeHooks()
 
 
 def install(
@@ -126,13 +126,13 @@ def install(
     unwrap: Callable[[Any], NDArray],
 ) -> None:
     """Have `record` run functions on arguments of a `kind` that wraps arrays."""
-    _recorder.kind, _recorder.record = kind, record
-    _recorder.wrap, _recorder.unwrap = wrap, unwrap
+    _tape.kind, _tape.record = kind, record
+    _tape.wrap, _tape.unwrap = wrap, unwrap
 
 
 def install_compositions(copies: Any) -> None:
     """Have functions that are `one_operation`, and all others on tensors, called by `copies`."""
-    _recorder.copies, _recorder.record = copies, copies.operation
+    _tape.copies, _tape.record = copies, copies.operation
 
 
 def one_operation(function: F) -> F:
@@ -145,8 +145,8 @@ def one_operation(function: F) -> F:
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         if thread.recorder is not None:
-            return unwatched(_recorder.copies.call, function, args, kwargs)
-        return _recorder.copies.call(function, args, kwargs)
+            return unwatched(_tape.copies.call, function, args, kwargs)
+        return _tape.copies.call(function, args, kwargs)
 
     return called  # type: ignore[return-value]
 
@@ -282,17 +282,17 @@ def written(x: Any, result: Any, inplace: bool) -> Any:
 
 def view_of(x: Any, steps: Any) -> Any:
     """A tensor seen through steps, if that is quickly made; else it is None."""
-    return _recorder.copies.view(x, steps)
+    return _tape.copies.view(x, steps)
 
 
 def is_tensor(x: Any) -> bool:
     """Whether `x` is of the layer above."""
-    return isinstance(x, _recorder.kind)
+    return isinstance(x, _tape.kind)
 
 
 def wrapped(array: NDArray) -> Any:
     """An array as the layer above has it, where that is there."""
-    return _recorder.wrap(array) if _recorder.kind else array
+    return _tape.wrap(array) if _tape.kind else array
 
 
 def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -300,16 +300,16 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     tensors = False
     given = []
     for x in args:
-        if isinstance(x, _recorder.kind):
+        if isinstance(x, _tape.kind):
             tensors = True
-            x = _recorder.unwrap(x)
+            x = _tape.unwrap(x)
         given.append(x)
     for name, x in kwargs.items():
-        if isinstance(x, _recorder.kind):
+        if isinstance(x, _tape.kind):
             tensors = True
-            kwargs[name] = _recorder.unwrap(x)
+            kwargs[name] = _tape.unwrap(x)
     if tensors and not kwargs:
-        copied = _recorder.copies.without_gradient(function, args)
+        copied = _tape.copies.without_gradient(function, args)
         if copied is not None:
             return copied
     try:
@@ -320,12 +320,12 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not tensors:
         return result
     if isinstance(result, tuple):
-        return tuple(_recorder.wrap(x) if isinstance(x, NDArray) else x for x in result)
-    return _recorder.wrap(result) if isinstance(result, NDArray) else result
+        return tuple(_tape.wrap(x) if isinstance(x, NDArray) else x for x in result)
+    return _tape.wrap(result) if isinstance(result, NDArray) else result
 
 
 __all__ = [
-    "Context", "Function", "Recorder", "chosen_precision", "install", "install_compositions",
+    "Context", "Function", "TapeHooks", "chosen_precision", "install", "install_compositions",
     "is_tensor", "keep", "kept", "one_operation", "plain", "precision",
     "with_gradient", "written",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ class Rope:
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertsConfig:
     """A layer whose tokens each choose some of many networks."""
 
     count: int
@@ -62,7 +62,7 @@ class LayerConfig:
     window: int | None = None  # keys a query sees, itself included
     chunk: int | None = None  # queries see the keys of their chunk
     rope: Rope | None = None
-    experts: Experts | None = None
+    experts: ExpertsConfig | None = None
     score_scale: float = 1.0  # scores of attention are multiplied with it besides
     l2_norm: bool = False  # queries and keys have length 1, without weights
     #: Queries at far positions are scaled up: (floor, scale).
@@ -138,10 +138,10 @@ class DecoderConfig:
         return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
 
 
-class Fields:
+class ConfigFields:
     """The entries of a configuration, each checked when it is read.
 
-    >>> c = Fields({"hidden_size": 64, "bias": None}, "config.json")
+    >>> c = ConfigFields({"hidden_size": 64, "bias": None}, "config.json")
     >>> c.integer("hidden_size"), c.integer("heads", 4), c.flag("bias")
     (64, 4, False)
     >>> c.integer("layers")
@@ -212,14 +212,14 @@ class Fields:
             raise self.bad(key, "a list" if length is None else f"a list of {length}")
         return value
 
-    def inner(self, key: str) -> Fields:
+    def inner(self, key: str) -> ConfigFields:
         """The entries of an entry; none if it is missing."""
         value = self.entries.get(key)
         if value is None:
             value = {}
         if not isinstance(value, dict):
             raise self.bad(key, "a table of entries")
-        return Fields(value, f"{self.file}: {key}")
+        return ConfigFields(value, f"{self.file}: {key}")
 
 
-__all__ = ["BadModel", "DecoderConfig", "Experts", "Fields", "LayerConfig", "Rope"]
+__all__ = ["BadModel", "DecoderConfig", "ExpertsConfig", "ConfigFields", "LayerConfig", "Rope"]

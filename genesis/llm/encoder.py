@@ -14,7 +14,7 @@ import numpy as np
 
 import genesis
 from genesis import functional, nn
-from genesis.llm.config import BadModel, Fields
+from genesis.llm.config import BadModel, ConfigFields
 from genesis.llm.families import activation
 from genesis.llm.layers import Linear, Norm, activate
 from genesis.weights.checkpoint import read_json
@@ -49,7 +49,7 @@ class EncoderConfig:
 
 def read_config(entries: dict[str, Any], file: str = "config.json", **own: Any) -> EncoderConfig:
     """The encoder that a ``config.json`` describes; `own` are pooling and normalising."""
-    c = Fields(entries, file)
+    c = ConfigFields(entries, file)
     family = c.text("model_type")
     if family not in FAMILIES:
         known = ", ".join(FAMILIES)
@@ -68,7 +68,7 @@ def read_pooling(folder: Path) -> dict[str, Any]:
     modules, pooling = folder / "modules.json", folder / "1_Pooling" / "config.json"
     if not pooling.exists():
         return {}
-    c = Fields(read_json(pooling), str(pooling))
+    c = ConfigFields(read_json(pooling), str(pooling))
     mode = c.text("pooling_mode", "mean")
     if c.flag("pooling_mode_cls_token") or mode == "cls":
         mode = "cls"

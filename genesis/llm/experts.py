@@ -6,14 +6,14 @@ from typing import Any
 
 import genesis
 from genesis import functional, nn
-from genesis.llm.config import DecoderConfig, Experts
+from genesis.llm.config import DecoderConfig, ExpertsConfig
 from genesis.llm.layers import FeedForward, WeightPiece, activate, linear, matrices
 
 
 class ExpertNetwork(nn.Module):
     """The experts of a layer, the router that chooses among them, and what all tokens share."""
 
-    def __init__(self, config: DecoderConfig, experts: Experts, take: Any) -> None:
+    def __init__(self, config: DecoderConfig, experts: ExpertsConfig, take: Any) -> None:
         super().__init__()
         self.experts, self.activation = experts, config.activation
         count, width, hidden = experts.count, config.width, experts.hidden

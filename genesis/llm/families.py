@@ -10,9 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from genesis.llm.config import BadModel, DecoderConfig, Experts, Fields, LayerConfig, Rope
+from genesis.llm.config import (
+    BadModel,
+    ConfigFields,
+    DecoderConfig,
+    ExpertsConfig,
+    LayerConfig,
+    Rope,
+)
 
-Reader = Callable[[Fields], DecoderConfig]
+Reader = Callable[[ConfigFields], DecoderConfig]
 
 #: Readers by the ``model_type`` of a configuration.
 FAMILIES: dict[str, Reader] = {}
@@ -48,7 +55,7 @@ def read_config(entries: dict[str, Any], file: str = "config.json") -> DecoderCo
     Traceback (most recent call last):
     genesis.llm.config.BadModel: config.json: 'abacus' is no known family; known are gemma, ...
     """
-    c = Fields(entries, file)
+    c = ConfigFields(entries, file)
     kind = c.text("model_type")
     if kind not in FAMILIES and "text_config" in c:  # the decoder of a model that also sees
         c = c.inner("text_config")
@@ -59,7 +66,7 @@ def read_config(entries: dict[str, Any], file: str = "config.json") -> DecoderCo
     return FAMILIES[kind](c)
 
 
-def activation(c: Fields, key: str = "hidden_act", usual: str = "silu") -> str:
+def activation(c: ConfigFields, key: str = "hidden_act", usual: str = "silu") -> str:
     """The nonlinearity that an entry names, in our words."""
     name = c.text(key, usual)
     if name not in ACTIVATIONS:
@@ -67,20 +74,20 @@ def activation(c: Fields, key: str = "hidden_act", usual: str = "silu") -> str:
     return ACTIVATIONS[name]
 
 
-def _head_size(c: Fields) -> int:
+def _head_size(c: ConfigFields) -> int:
     return c.integer("head_dim", c.integer("hidden_size") // c.integer("num_attention_heads"))
 
 
-def _rope(c: Fields, kind: str, theta: float = 10000.0, interleaved: bool = False) -> Rope:
+def _rope(c: ConfigFields, kind: str, theta: float = 10000.0, interleaved: bool = False) -> Rope:
     """The rotary positions of the layers of one kind, in the old words or in the new."""
     given = c.inner("rope_parameters")
     if kind in given:
         given = given.inner(kind)
     elif any(isinstance(x, dict) for x in given.entries.values()):
-        given = Fields({}, given.file)
+        given = ConfigFields({}, given.file)
     scaling = c.inner("rope_scaling")
     own = {**scaling.entries, **given.entries}
-    fields = Fields(own, given.file)
+    fields = ConfigFields(own, given.file)
     name = fields.text("rope_type", fields.text("type", "default"))
     name = {"su": "longrope", "mrope": "default"}.get(name, name)
     context = c.integer("max_position_embeddings", 2048)
@@ -101,7 +108,7 @@ def _rope(c: Fields, kind: str, theta: float = 10000.0, interleaved: bool = Fals
     )
 
 
-def _kinds(c: Fields, usual: Callable[[int], bool]) -> Sequence[str]:
+def _kinds(c: ConfigFields, usual: Callable[[int], bool]) -> Sequence[str]:
     """``layer_types``, or where there are none, windows in the layers that usually have them."""
     count = c.integer("num_hidden_layers", most=MOST_LAYERS)
     given = c.sequence("layer_types", count)
@@ -111,7 +118,7 @@ def _kinds(c: Fields, usual: Callable[[int], bool]) -> Sequence[str]:
 
 
 def _layers(
-    c: Fields, usual: Callable[[int], bool] = lambda k: False, theta: float = 10000.0
+    c: ConfigFields, usual: Callable[[int], bool] = lambda k: False, theta: float = 10000.0
 ) -> tuple[LayerConfig, ...]:
     hidden = c.integer("intermediate_size")
     found = []
@@ -123,7 +130,7 @@ def _layers(
     return tuple(found)
 
 
-def _decoder(c: Fields, **own: Any) -> DecoderConfig:
+def _decoder(c: ConfigFields, **own: Any) -> DecoderConfig:
     """What configurations say in the same words, and what a family has of its own."""
     heads = c.integer("num_attention_heads")
     bias = c.flag("attention_bias")
@@ -147,50 +154,54 @@ def _decoder(c: Fields, **own: Any) -> DecoderConfig:
     return DecoderConfig(**{**given, **own})
 
 
-def _windowed(c: Fields) -> tuple[LayerConfig, ...]:
+def _windowed(c: ConfigFields) -> tuple[LayerConfig, ...]:
     """Layers that all have the window, if there is one."""
     return _layers(c, lambda k: "sliding_window" in c)
 
 
 @family("llama")
-def _llama(c: Fields) -> DecoderConfig:
+def _llama(c: ConfigFields) -> DecoderConfig:
     return _decoder(c)
 
 
 @family("mistral", "ministral")
-def _mistral(c: Fields) -> DecoderConfig:
+def _mistral(c: ConfigFields) -> DecoderConfig:
     return _decoder(c, layers=_windowed(c))
 
 
-def _chosen(c: Fields, hidden: str, **own: Any) -> Experts:
+def _chosen(c: ConfigFields, hidden: str, **own: Any) -> ExpertsConfig:
     count = "num_local_experts" if "num_local_experts" in c else "num_experts"
-    return Experts(c.integer(count), c.integer("num_experts_per_tok"), c.integer(hidden), **own)
+    return ExpertsConfig(
+        c.integer(count), c.integer("num_experts_per_tok"), c.integer(hidden), **own
+    )
 
 
 @family("mixtral")
-def _mixtral(c: Fields) -> DecoderConfig:
+def _mixtral(c: ConfigFields) -> DecoderConfig:
     experts = _chosen(c, "intermediate_size", renormalise=True)
     layers = tuple(replace(layer, experts=experts) for layer in _windowed(c))
     return _decoder(c, layers=layers)
 
 
-def _qwen_layers(c: Fields) -> tuple[LayerConfig, ...]:
+def _qwen_layers(c: ConfigFields) -> tuple[LayerConfig, ...]:
     first = c.integer("max_window_layers", 28, least=0)
     windows = c.flag("use_sliding_window") and "sliding_window" in c
     return _layers(c, lambda k: windows and k >= first)
 
 
 @family("qwen2")
-def _qwen2(c: Fields) -> DecoderConfig:
+def _qwen2(c: ConfigFields) -> DecoderConfig:
     return _decoder(c, layers=_qwen_layers(c), qkv_bias=True, out_bias=False)
 
 
 @family("qwen3")
-def _qwen3(c: Fields) -> DecoderConfig:
+def _qwen3(c: ConfigFields) -> DecoderConfig:
     return _decoder(c, layers=_qwen_layers(c), qk_norm="head", head_size=c.integer("head_dim", 128))
 
 
-def _sparse(c: Fields, layers: Sequence[LayerConfig], experts: Experts) -> tuple[LayerConfig, ...]:
+def _sparse(
+    c: ConfigFields, layers: Sequence[LayerConfig], experts: ExpertsConfig
+) -> tuple[LayerConfig, ...]:
     """Experts in every layer but those that a Qwen configuration leaves out."""
     dense = c.sequence("mlp_only_layers") or ()
     step = c.integer("decoder_sparse_step", 1)
@@ -201,7 +212,7 @@ def _sparse(c: Fields, layers: Sequence[LayerConfig], experts: Experts) -> tuple
 
 
 @family("qwen2_moe")
-def _qwen2_moe(c: Fields) -> DecoderConfig:
+def _qwen2_moe(c: ConfigFields) -> DecoderConfig:
     experts = _chosen(
         c, "moe_intermediate_size",
         renormalise=c.flag("norm_topk_prob"),
@@ -212,7 +223,7 @@ def _qwen2_moe(c: Fields) -> DecoderConfig:
 
 
 @family("qwen3_moe")
-def _qwen3_moe(c: Fields) -> DecoderConfig:
+def _qwen3_moe(c: ConfigFields) -> DecoderConfig:
     experts = _chosen(c, "moe_intermediate_size", renormalise=c.flag("norm_topk_prob"))
     windows = c.flag("use_sliding_window") and "sliding_window" in c
     layers = _sparse(c, _layers(c, lambda k: windows), experts)
@@ -220,7 +231,7 @@ def _qwen3_moe(c: Fields) -> DecoderConfig:
 
 
 def _plain_windows(
-    c: Fields, layers: Sequence[LayerConfig], theta: float | None = None
+    c: ConfigFields, layers: Sequence[LayerConfig], theta: float | None = None
 ) -> tuple[LayerConfig, ...]:
     """Layers of which those with a window were never stretched to longer texts."""
     if "rope_parameters" in c:  # which say what holds for which kind of layer
@@ -233,24 +244,24 @@ def _plain_windows(
 
 
 @family("olmo2")
-def _olmo2(c: Fields) -> DecoderConfig:
+def _olmo2(c: ConfigFields) -> DecoderConfig:
     return _decoder(c, norm_before=False, norm_after=True, qk_norm="all heads")
 
 
 @family("olmo3")
-def _olmo3(c: Fields) -> DecoderConfig:
+def _olmo3(c: ConfigFields) -> DecoderConfig:
     layers = _plain_windows(c, _layers(c, lambda k: (k + 1) % 4 != 0))
     return _decoder(c, layers=layers, norm_before=False, norm_after=True, qk_norm="all heads")
 
 
 @family("olmoe")
-def _olmoe(c: Fields) -> DecoderConfig:
+def _olmoe(c: ConfigFields) -> DecoderConfig:
     experts = _chosen(c, "intermediate_size", renormalise=c.flag("norm_topk_prob"))
     layers = tuple(replace(layer, experts=experts) for layer in _layers(c))
     return _decoder(c, layers=layers, qk_norm="all heads", clip_qkv=c.optional("clip_qkv"))
 
 
-def _gemma(c: Fields, **own: Any) -> DecoderConfig:
+def _gemma(c: ConfigFields, **own: Any) -> DecoderConfig:
     shared: dict[str, Any] = {
         "norm_offset": 1.0,
         "embedding_scale": c.integer("hidden_size") ** 0.5,
@@ -262,13 +273,13 @@ def _gemma(c: Fields, **own: Any) -> DecoderConfig:
 
 
 @family("gemma")
-def _gemma1(c: Fields) -> DecoderConfig:
+def _gemma1(c: ConfigFields) -> DecoderConfig:
     plain = c.text("hidden_act", "gelu") == "gelu"  # as first files say, where tanh is meant
     return _gemma(c, activation="gelu_tanh" if plain else activation(c, "hidden_act"))
 
 
 @family("gemma2")
-def _gemma2(c: Fields) -> DecoderConfig:
+def _gemma2(c: ConfigFields) -> DecoderConfig:
     return _gemma(
         c,
         layers=_layers(c, lambda k: (k + 1) % 2 != 0),
@@ -280,7 +291,7 @@ def _gemma2(c: Fields) -> DecoderConfig:
 
 
 @family("gemma3_text")
-def _gemma3(c: Fields) -> DecoderConfig:
+def _gemma3(c: ConfigFields) -> DecoderConfig:
     pattern = c.integer("sliding_window_pattern", 6)
     local = c.number("rope_local_base_freq", 10000.0)
     layers = _layers(c, lambda k: (k + 1) % pattern != 0, theta=1e6)
@@ -295,13 +306,13 @@ def _gemma3(c: Fields) -> DecoderConfig:
 
 
 @family("phi3")
-def _phi3(c: Fields) -> DecoderConfig:
+def _phi3(c: ConfigFields) -> DecoderConfig:
     layers = tuple(replace(x, rope=x.rope and replace(x.rope, anew=True)) for x in _windowed(c))
     return _decoder(c, layers=layers, qkv_bias=False, out_bias=False, mlp_bias=False)
 
 
 @family("granite")
-def _granite(c: Fields) -> DecoderConfig:
+def _granite(c: ConfigFields) -> DecoderConfig:
     return _decoder(
         c,
         attention_scale=c.number("attention_multiplier", 1.0),
@@ -312,7 +323,7 @@ def _granite(c: Fields) -> DecoderConfig:
 
 
 @family("starcoder2")
-def _starcoder2(c: Fields) -> DecoderConfig:
+def _starcoder2(c: ConfigFields) -> DecoderConfig:
     bias = c.flag("use_bias", True)
     return _decoder(
         c, layers=_windowed(c), norm="layer", epsilon=c.number("norm_epsilon", 1e-5), gated=False,
@@ -321,7 +332,7 @@ def _starcoder2(c: Fields) -> DecoderConfig:
     )  # fmt: skip
 
 
-def _without_rope(c: Fields, layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
+def _without_rope(c: ConfigFields, layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
     """The layers, of which some have no positions."""
     given = c.sequence("no_rope_layers", len(layers))
     step = c.integer("no_rope_layer_interval", 4)
@@ -331,7 +342,7 @@ def _without_rope(c: Fields, layers: Sequence[LayerConfig]) -> tuple[LayerConfig
 
 
 @family("smollm3")
-def _smollm3(c: Fields) -> DecoderConfig:
+def _smollm3(c: ConfigFields) -> DecoderConfig:
     layers = _without_rope(c, _layers(c))
     if c.flag("use_sliding_window") and "layer_types" not in c:
         window = c.integer("sliding_window")
@@ -340,7 +351,7 @@ def _smollm3(c: Fields) -> DecoderConfig:
 
 
 @family("gpt2")
-def _gpt2(c: Fields) -> DecoderConfig:
+def _gpt2(c: ConfigFields) -> DecoderConfig:
     width, heads = c.integer("n_embd", 768), c.integer("n_head", 12)
     positions, hidden = c.integer("n_positions", 1024), c.integer("n_inner", 4 * width)
     fade = c.flag("scale_attn_by_inverse_layer_idx")
@@ -358,7 +369,7 @@ def _gpt2(c: Fields) -> DecoderConfig:
 
 
 @family("gpt_oss")
-def _gpt_oss(c: Fields) -> DecoderConfig:
+def _gpt_oss(c: ConfigFields) -> DecoderConfig:
     experts = _chosen(
         c, "intermediate_size", scoring="softmax of chosen", bias=True,
         limit=c.number("swiglu_limit", 7.0), alpha=c.number("swiglu_alpha", 1.702),
@@ -371,7 +382,7 @@ def _gpt_oss(c: Fields) -> DecoderConfig:
 
 
 @family("llama4_text")
-def _llama4(c: Fields) -> DecoderConfig:
+def _llama4(c: ConfigFields) -> DecoderConfig:
     count = c.integer("num_hidden_layers", most=MOST_LAYERS)
     hidden = c.integer("intermediate_size")
     experts = _chosen(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from genesis.llm import encoder, families
-from genesis.llm.config import BadModel, DecoderConfig, Fields, Rope
+from genesis.llm.config import BadModel, ConfigFields, DecoderConfig, Rope
 from genesis.llm.encoder import EncoderConfig
 from genesis.llm.gguf_names import ENCODER_NAMES, FACTORS
 from genesis.llm.weight_names import Shape
@@ -69,7 +69,7 @@ _ROPE = {
 }
 
 
-class _File(Fields):
+class _File(ConfigFields):
     """The metadata of a file without the name of its architecture, and its tensors.
 
     Zeros are left out: in GGUF files they say that there is nothing.
@@ -78,7 +78,7 @@ class _File(Fields):
     def __init__(self, weights: Weights, where: str) -> None:
         given = weights.metadata or {}
         self.weights = weights
-        self.architecture = Fields(given, where).text("general.architecture")
+        self.architecture = ConfigFields(given, where).text("general.architecture")
         known = [*_DECODERS, *ENCODERS]
         if self.architecture not in known:
             raise BadModel(

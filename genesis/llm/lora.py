@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import genesis
-from genesis.llm.config import BadModel, Fields
+from genesis.llm.config import BadModel, ConfigFields
 from genesis.llm.decoder import Decoder
 from genesis.llm.layers import Linear
 from genesis.llm.request import Busy
@@ -75,7 +75,7 @@ class Adapters:
         file = path / "adapter_config.json"
         if not file.is_file():
             raise BadModel(f"{path}: there is no adapter_config.json")
-        c = Fields(read_json(file), str(file))
+        c = ConfigFields(read_json(file), str(file))
         if c.text("peft_type", "LORA") != "LORA" or c.flag("use_dora"):
             raise BadModel(f"{file}: the adapter is no plain LoRA")
         rank = c.integer("r")

@@ -13,7 +13,7 @@ from genesis.onnx.reader import from_proto
 from genesis.onnx.values import as_host
 
 
-class Prepared(BackendRep):
+class PreparedModel(BackendRep):
     """A model that can be run."""
 
     def __init__(self, model: Model) -> None:
@@ -32,9 +32,9 @@ class GenesisBackend(Backend):
     """`prepare` makes a model ready, `run_model` runs one at once."""
 
     @classmethod
-    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:
+    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> PreparedModel:
         """A model from its message."""
-        return Prepared(from_proto(model))
+        return PreparedModel(from_proto(model))
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ from genesis.llm.prefix_cache import Chain
 from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Meter, Tier
 from genesis.serve.metrics import Metrics
-from genesis.serve.models import Model
+from genesis.serve.models import ServedModel
 from genesis.serve.request_body import RequestBody, depth
 from genesis.serve.tool_calls import Delta, Parser, Schemas, answer_grammar, format_of, grammar
 
@@ -68,7 +68,7 @@ class Asked:
 class Wanted:
     """What an endpoint wants of a model."""
 
-    model: Model
+    model: ServedModel
     adapter: str | None
     tokens: list[int]
     params: SamplingParams
@@ -286,7 +286,7 @@ def checked_schema(schema: Any, caps: Caps, param: str) -> dict[str, Any]:
 
 
 async def constraint_of(
-    llm: LLM, model: Model, format: dict[str, Any] | None, calls: Schemas | None, many: bool,
+    llm: LLM, model: ServedModel, format: dict[str, Any] | None, calls: Schemas | None, many: bool,
     thinking: bool,
 ) -> Any:  # fmt: skip
     """What an answer must follow: a schema, or calls of tools."""

@@ -31,7 +31,7 @@ from genesis.serve.answers import (
     room,
 )
 from genesis.serve.errors import ApiError
-from genesis.serve.models import Model, Models
+from genesis.serve.models import Models, ServedModel
 from genesis.serve.request_body import RequestBody, params_of, sampling
 
 Json = dict[str, Any]
@@ -145,7 +145,7 @@ def schema_of(format: RequestBody | None, asked: Asked, flat: bool = False) -> J
 
 
 async def conversation(
-    asked: Asked, body: RequestBody, model: Model, adapter: str | None, messages: list[Json],
+    asked: Asked, body: RequestBody, model: ServedModel, adapter: str | None, messages: list[Json],
     tools: Tools, schema: Json | None, most: int | None, logprobs: int | None,
 ) -> Wanted:  # fmt: skip
     """A conversation as what is wanted of a model."""
@@ -169,7 +169,7 @@ async def conversation(
     return Wanted(model, adapter, tokens, params, constraint, schemas, plain, thinking)
 
 
-def generating(model: Model) -> LLM:
+def generating(model: ServedModel) -> LLM:
     """The LLM of a model that writes texts."""
     assert model.llm is not None
     if not model.llm.generates:

@@ -19,7 +19,7 @@ from genesis.llm.loading import Settings
 from genesis.serve.app import Server, ServerOptions
 from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Tier
-from genesis.serve.models import Model, Spec
+from genesis.serve.models import ServedModel, Spec
 
 _SETTINGS = {field.name for field in fields(Settings)}
 _SPEC = ("name", "path", "aliases", "adapters", "pinned")
@@ -145,7 +145,7 @@ def plan(server: Server, url: str) -> Iterator[str]:
     yield f"try      curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
 
 
-def _model_plan(model: Model) -> Iterator[str]:
+def _model_plan(model: ServedModel) -> Iterator[str]:
     parts = ", ".join(f"{what} {size / 1e6:.0f} MB" for what, size in model.planned().items())
     state = "" if model.llm is not None else " (loaded when asked for)"
     yield f"model    {model.name}: {model.spec.path}{state}"

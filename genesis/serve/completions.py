@@ -34,7 +34,7 @@ from genesis.serve.chat import (
     wants_usage,
 )
 from genesis.serve.errors import ApiError
-from genesis.serve.models import Model, Models
+from genesis.serve.models import Models, ServedModel
 from genesis.serve.request_body import RequestBody, params_of, sampling
 
 Prompt = str | list[int]
@@ -86,8 +86,8 @@ async def completions(asked: Asked, body: RequestBody, models: Models) -> AsyncI
 
 
 async def _wanted(
-    asked: Asked, body: RequestBody, model: Model, adapter: str | None, prompt: Prompt, most: int,
-    echo: bool,
+    asked: Asked, body: RequestBody, model: ServedModel, adapter: str | None, prompt: Prompt,
+    most: int, echo: bool,
 ) -> Wanted:  # fmt: skip
     """A prompt as what is wanted of a model."""
     llm = generating(model)

@@ -14,7 +14,7 @@ from genesis.llm.tokenizer import Tokenizer
 from genesis.serve.answers import Asked, aside, prompt_of
 from genesis.serve.chat import Json, message_of
 from genesis.serve.errors import ApiError
-from genesis.serve.models import Model, Models
+from genesis.serve.models import Models, ServedModel
 from genesis.serve.request_body import RequestBody
 
 Array = np.ndarray[Any, Any]
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 _VECTORS = 4096  # of texts that came lately, for each model
 
 
-async def _embedded(model: Model, texts: list[str]) -> list[Array]:
+async def _embedded(model: ServedModel, texts: list[str]) -> list[Array]:
     """The vectors of texts, of which only new ones are computed."""
     assert model.llm is not None
     keys, known = [hashlib.sha256(text.encode()).digest() for text in texts], model.vectors
@@ -85,7 +85,7 @@ async def listing(asked: Asked, body: RequestBody, models: Models) -> AsyncItera
         yield {"object": "list", "data": data}
 
 
-def _about(name: str, model: Model, adapter: str | None) -> Json:
+def _about(name: str, model: ServedModel, adapter: str | None) -> Json:
     return {
         "id": name, "object": "model", "created": int(model.created), "owned_by": "genesis",
         "root": adapter or str(model.spec.path.name), "loaded": model.llm is not None,

@@ -42,7 +42,7 @@ class Spec:
     pinned: bool = False
 
 
-class Model:
+class ServedModel:
     """A model that may be loaded."""
 
     def __init__(self, spec: Spec) -> None:
@@ -122,11 +122,11 @@ class Models:
         memory: int = 0,
         idle: float = 0.0,
         shares: Mapping[str, float] | None = None,
-        watch: Callable[[Model], Callable[..., None]] | None = None,
+        watch: Callable[[ServedModel], Callable[..., None]] | None = None,
     ) -> None:
         if len({s.name for s in specs}) < len(specs):
             raise ValueError("two models have the same name")
-        self.models = {spec.name: Model(spec) for spec in specs}
+        self.models = {spec.name: ServedModel(spec) for spec in specs}
         self.memory = memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
         self._idle, self._shares, self._watch = idle, dict(shares or {}), watch
         self._loading = asyncio.Lock()
@@ -134,16 +134,16 @@ class Models:
         for spec in specs:
             spec.how.setdefault("cache_bytes", min(share, 4 << 30))
 
-    def names(self) -> dict[str, tuple[Model, str | None]]:
+    def names(self) -> dict[str, tuple[ServedModel, str | None]]:
         """Every name a request can have: its model, and the folder of its adapter."""
-        found: dict[str, tuple[Model, str | None]] = {}
+        found: dict[str, tuple[ServedModel, str | None]] = {}
         for model in self.models.values():
             spec = model.spec
             found |= dict.fromkeys((spec.name, *spec.aliases), (model, None))
             found |= {name: (model, str(path)) for name, path in spec.adapters.items()}
         return found
 
-    def find(self, name: str | None) -> tuple[Model, str | None]:
+    def find(self, name: str | None) -> tuple[ServedModel, str | None]:
         """A model by name, and the folder of its adapter; the first if there is no name."""
         names = self.names()
         if name is None:
@@ -154,7 +154,7 @@ class Models:
         return names[name]
 
     @asynccontextmanager
-    async def use(self, name: str | None) -> AsyncIterator[tuple[Model, str | None]]:
+    async def use(self, name: str | None) -> AsyncIterator[tuple[ServedModel, str | None]]:
         """A model, loaded, which stays so until the end of the block."""
         model, adapter = self.find(name)
         model.active += 1
@@ -165,7 +165,7 @@ class Models:
             model.active -= 1
             model.used = time.time()
 
-    async def loaded(self, model: Model) -> None:
+    async def loaded(self, model: ServedModel) -> None:
         """Load a model that is not, after others made room for it."""
         if model.llm is not None:
             return
@@ -174,7 +174,7 @@ class Models:
                 await self._make_room(model)
                 await asyncio.to_thread(self._load, model)
 
-    async def _make_room(self, model: Model) -> None:
+    async def _make_room(self, model: ServedModel) -> None:
         need = sum(model.planned().values())
         held = [m for m in self.models.values() if m.llm is not None]
         over = need + sum(sum(m.planned().values()) for m in held) - self.memory
@@ -186,7 +186,7 @@ class Models:
             text = f"model {model.name}: {over / 1e6:.0f} MB are missing beside models in use"
             raise ApiError(503, text, code="no_memory", retry_after=10)
 
-    def _load(self, model: Model) -> None:
+    def _load(self, model: ServedModel) -> None:
         try:
             llm = LLM(model.spec.path, **model.spec.how)
         except Exception as error:
@@ -205,7 +205,7 @@ class Models:
             model.format = format_of("".join(llm.tokenizer.chat_templates.values()))
         model.llm = llm
 
-    async def drop(self, model: Model) -> None:
+    async def drop(self, model: ServedModel) -> None:
         """Let go of a model; what lies in its cache goes to the disk, if it has one."""
         llm, model.llm = model.llm, None
         if llm is not None:
@@ -246,4 +246,4 @@ def _weights(path: Path, format: str | None) -> int:
     return int(size * _BYTES.get(format or "bfloat16", 2.0) / 2)
 
 
-__all__ = ["Model", "Models", "Spec"]
+__all__ = ["ServedModel", "Models", "Spec"]

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from genesis.torch.compile.backend import GraphKind, compile_fx, genesis
-from genesis.torch.compile.executable import Executable
+from genesis.torch.compile.executable import BoxedGraph
 from genesis.torch.compile.trace import device_of
 from genesis.torch.source_lines import module_of
 
@@ -111,7 +111,7 @@ class _Compared:
         self._module, self._tolerance, self._found = module, tolerance, found
         self._kind = kind.value
         self._whole = compile_fx(module, kind)
-        self._single = Executable(module, device_of(module), keep=True)
+        self._single = BoxedGraph(module, device_of(module), keep=True)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         # Before anything is written in place: each of the runs gets inputs of its own.

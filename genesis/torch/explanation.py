@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from genesis.compiler.report import KernelReport, Report, report
 from genesis.ir.node import Node as GraphNode
 from genesis.torch.compile.backend import GraphKind, compile_fx, genesis
-from genesis.torch.compile.executable import Executable
+from genesis.torch.compile.executable import BoxedGraph
 from genesis.torch.compile.plan_builder import Origins
 from genesis.torch.source_lines import MODEL, module_of
 
@@ -67,9 +67,9 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation
     >>> [len(graph.kernels) for graph in found.graphs]
     [1]
     """
-    made: list[tuple[GraphKind, Executable]] = []
+    made: list[tuple[GraphKind, BoxedGraph]] = []
 
-    def collect(module: GraphModule, kind: GraphKind) -> Executable:
+    def collect(module: GraphModule, kind: GraphKind) -> BoxedGraph:
         made.append((kind, compile_fx(module, kind)))
         return made[-1][1]
 
@@ -79,7 +79,7 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation
     return Explanation(tuple(_graph(kind.value, executable) for kind, executable in made))
 
 
-def _graph(kind: str, executable: Executable) -> ExplainedGraph:
+def _graph(kind: str, executable: BoxedGraph) -> ExplainedGraph:
     (running,) = executable.variants[-1:]
     assert running.builder is not None
     programs = []

@@ -156,6 +156,32 @@ def test_no_layer_asks_what_kind_of_chip_it_is_on() -> None:
     assert not found, found
 
 
+#: Classes of one name: an interface and what implements it, one thing on several devices, and names
+#: that users know from PyTorch, from papers, or import from a package of their own.
+SAME_NAME = {
+    *("Event", "Memory", "OutOfMemory", "Places", "Recorder", "Stream", "Word", "Words"),
+    *("Attention", "Buffer", "Encoder", "Function", "Linear", "Transformer", "Uniform"),
+    *("Factors", "Layer", "Recording", "Report", "Rule", "Rules", "Size"),
+    *("Prefix", "SparseTensor", "Statistics"),
+}
+
+
+def test_a_name_of_a_class_has_one_meaning() -> None:
+    """Models and trainings, each of which is read on its own, may call their parts as papers do."""
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    shared = {
+        name: [f for f in files if not f.startswith("genesis/recipes/")]
+        for name, files in homes.items()
+        if name not in SAME_NAME
+    }
+    assert not {name: files for name, files in shared.items() if len(files) > 1}
+    assert all(len(homes.get(name, ())) > 1 for name in SAME_NAME), "some have one home by now"
+
+
 def test_the_core_stays_small() -> None:
     folders = [ROOT / "genesis" / part for part in CORE]
     files = [f for p in folders for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]

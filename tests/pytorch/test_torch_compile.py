@@ -22,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812 - as it is known
 import genesis.torch
 from genesis.torch.compile.backend import GraphKind
 from genesis.torch.compile.backend import genesis as backend
-from genesis.torch.compile.executable import Executable
+from genesis.torch.compile.executable import BoxedGraph
 from genesis.torch.compile.partition import merge_equal
 
 #: What PyTorch does not offer before: a cache for graphs of other compilers, checks that stay.
@@ -45,12 +45,12 @@ def compiled(f: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return torch.compile(f, backend="genesis", **options)
 
 
-def made_by(f: Callable[..., Any], *args: Any, **options: Any) -> list[Executable]:
+def made_by(f: Callable[..., Any], *args: Any, **options: Any) -> list[BoxedGraph]:
     """The executables that calls with several sets of arguments make."""
-    made: list[Executable] = []
+    made: list[BoxedGraph] = []
 
-    def collect(module: Any, kind: GraphKind) -> Executable:
-        made.append(Executable(module, "cpu"))
+    def collect(module: Any, kind: GraphKind) -> BoxedGraph:
+        made.append(BoxedGraph(module, "cpu"))
         return made[-1]
 
     def collecting(module: Any, inputs: Any) -> Any:
@@ -599,7 +599,7 @@ def test_two_symbols_for_one_length() -> None:
     def drawn(keys: int, values: int) -> list[torch.Tensor]:
         return [torch.randn(1, 2, n, 8) for n in (3, keys, values)]
 
-    run = Executable(_two_symbols(attention, *drawn(5, 5)), "cpu")
+    run = BoxedGraph(_two_symbols(attention, *drawn(5, 5)), "cpu")
     for n in (5, 9, 4):
         inputs = drawn(n, n)
         torch.testing.assert_close(run(inputs[:])[0], attention(*inputs)[0])
@@ -609,7 +609,7 @@ def test_two_symbols_for_one_length() -> None:
     def added(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return (q.sum() + k.sum() * v.sum(),)
 
-    run = Executable(_two_symbols(added, *drawn(3, 3)), "cpu")  # nothing needs them to be equal
+    run = BoxedGraph(_two_symbols(added, *drawn(3, 3)), "cpu")  # nothing needs them to be equal
     for keys, values in ((3, 3), (4, 6)):
         inputs = drawn(keys, values)
         torch.testing.assert_close(run(inputs[:]), list(added(*inputs)))
@@ -620,7 +620,7 @@ def test_constants_have_contents_while_pytorch_traces() -> None:
     constant = torch.arange(3.0)
     module = make_fx(lambda x: (x + constant,))(x)
     with FakeTensorMode():
-        run = Executable(module, "cpu")
+        run = BoxedGraph(module, "cpu")
     torch.testing.assert_close(run([x])[0], x + constant)
 
 

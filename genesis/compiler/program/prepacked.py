@@ -24,7 +24,7 @@ from genesis.compiler.program.program import Early, Program
 from genesis.ir.size import evaluate
 
 
-class Prepared(NamedTuple):
+class PreparedProgram(NamedTuple):
     """The rest of a program, and where the temporaries are that were written before.
 
     A run that has begun holds it, and so what it reads.
@@ -57,7 +57,7 @@ class KeptValues:
         self.slots = sorted({slot for e in self._early for slot in e.reads} & set(steady))
         #: For whoever runs the program: what those inputs held in the run before.
         self.seen: list[ref[Any]] = []
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedProgram | None = None
 
     @property
     def suits_all_sizes(self) -> bool:
@@ -69,7 +69,7 @@ class KeptValues:
 
     def prepared(
         self, frame: array[int], unchanged: bool, inputs: Sequence[Any] = ()
-    ) -> Prepared | None:
+    ) -> PreparedProgram | None:
         """What is left to run, given whether the inputs are those of the run before; None: all.
 
         `frame` has the pointers of the inputs; `inputs` are objects that stand for what those
@@ -89,7 +89,7 @@ class KeptValues:
         """The temporary in a slot of the frame."""
         return self._program.temporaries[slot - self._program.first_temporary]
 
-    def _prepare(self, frame: array[int], inputs: Sequence[Any]) -> Prepared:
+    def _prepare(self, frame: array[int], inputs: Sequence[Any]) -> PreparedProgram:
         program, backend = self._program, self._program.backend
         frame = frame[:]
         memory: dict[int, Memory] = {}
@@ -128,7 +128,7 @@ class KeptValues:
                 others = _shared.setdefault(inputs[e.reads[0]], WeakValueDictionary())
                 others[self._form(e, frame)] = memory[e.writes[0]]
         executable = backend.assemble(list(rest.values()))
-        return Prepared(executable, tuple(memory.items()), frozenset(memory))
+        return PreparedProgram(executable, tuple(memory.items()), frozenset(memory))
 
     def _known(self, e: Early, frame: array[int], inputs: Sequence[Any]) -> Memory | None:
         """What another program has made already."""

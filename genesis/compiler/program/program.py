@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from genesis.compiler.build import Built
     from genesis.compiler.lower.library_calls import LoweredCall
     from genesis.compiler.lower.lower import Lowered
-    from genesis.compiler.program.prepacked import Prepared
+    from genesis.compiler.program.prepacked import PreparedProgram
 
 
 class Places(Protocol):
@@ -234,7 +234,7 @@ class Program:
         frame: array[int],
         sizes: Mapping[str, int],
         places: Places | None = None,
-        prepared: Prepared | None = None,
+        prepared: PreparedProgram | None = None,
         allocate: Callable[[int], Memory] | None = None,
     ) -> None:
         """Run on a complete frame. All memory is there before the first kernel starts.

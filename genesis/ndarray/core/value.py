@@ -418,10 +418,18 @@ def unrecorded() -> AbstractContextManager[None]:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Build a graph on stand-ins, apart from the one under way on this thread."""
+    """Build a graph on stand-ins, apart from the one under way on this thread.
+
+    Nothing of it is computed, counted, or kept as written: what is under way goes on as it was.
+    """
+    before = thread.pending, thread.written, thread.stands_in
     with unrecorded():
         thread.eager = False
-        yield
+        thread.pending, thread.written, thread.stands_in = 0, [], True
+        try:
+            yield
+        finally:
+            thread.pending, thread.written, thread.stands_in = before
 
 
 @contextmanager

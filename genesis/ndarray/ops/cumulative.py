@@ -58,24 +58,24 @@ cumsum = variant(_additive, "cumsum")
 cumprod = variant(_additive, "cumprod", "The products, as `cumsum` has the sums.", op=ops.MUL)
 
 
-class Extremes(NamedTuple):
+class RunningExtremes(NamedTuple):
     """Running extremes and the positions where they are."""
 
     values: NDArray
     indices: NDArray
 
 
-def _extremes(x: NDArray, axis: int, *, op: Op = ops.MAX, name: str = "cummax") -> Extremes:
+def _extremes(x: NDArray, axis: int, *, op: Op = ops.MAX, name: str = "cummax") -> RunningExtremes:
     if x.dtype.is_complex:
         raise TypeError(f"{name}: {x.dtype} numbers have no order; take the real part or abs")
     value = cast(x.value, uint8) if x.dtype is bool_ else x.value
     a = normal_axis(name, axis, x.ndim or 1)
     if not x.shape:
-        return Extremes(wrap(x.value), wrap(constant(0, int64, x.device)))
+        return RunningExtremes(wrap(x.value), wrap(constant(0, int64, x.device)))
     at = primitive.along(primitive.iota(x.shape[a], x.device), a, x.shape)
     merge, identity = _extreme(op, value.dtype)
     best, where = primitive.prefix([value, at], merge, identity, a)
-    return Extremes(wrap(cast(best, x.dtype)), wrap(where))
+    return RunningExtremes(wrap(cast(best, x.dtype)), wrap(where))
 
 
 _RUNNING = """The {0} element up to each one along an axis, and the last position that holds it.

@@ -34,7 +34,7 @@ from genesis.ndarray.tracing.recording import Recording, ReplayRun
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
-    from genesis.compiler.program.prepacked import Prepared
+    from genesis.compiler.program.prepacked import PreparedProgram
     from genesis.ir.placement import Placement
 
 
@@ -42,7 +42,13 @@ if TYPE_CHECKING:
 #: were given), a frame, the values that results are made of, what is prepared, and the values that
 #: must stay alive until it has ended. A plain tuple: one is made per call.
 Ready = tuple[
-    "Replay", Sequence[NDArray], Any, "words[int]", list[Value], "Prepared | None", list[Value]
+    "Replay",
+    Sequence[NDArray],
+    Any,
+    "words[int]",
+    list[Value],
+    "PreparedProgram | None",
+    list[Value],
 ]
 
 
@@ -154,7 +160,7 @@ class Replay:
             frame[slot] = value.memory.pointer  # type: ignore[union-attr]
         return frame
 
-    def prepared(self, outside: Sequence[Value], frame: words[int]) -> Prepared | None:
+    def prepared(self, outside: Sequence[Value], frame: words[int]) -> PreparedProgram | None:
         """What is left to run where arrays from outside hold what they held in the run before."""
         if self._kept is None:
             return None
@@ -252,7 +258,7 @@ class Replay:
                 memories.append(held[slot].memory)
         return memories
 
-    def _prepared(self, held: Sequence[Value], frame: words[int]) -> Prepared | None:
+    def _prepared(self, held: Sequence[Value], frame: words[int]) -> PreparedProgram | None:
         """What is left to run where arrays from outside hold what they held in the run before."""
         assert self._kept is not None
         inputs = self.recording.inputs

@@ -23,7 +23,7 @@ from genesis.content_store import digest, generation
 from genesis.ndarray.core.realisation import backend_of
 from genesis.torch.aten import implementations, name_of
 from genesis.torch.compile.cache_key import own_key
-from genesis.torch.compile.executable import Executable
+from genesis.torch.compile.executable import BoxedGraph
 from genesis.torch.compile.partition import partition
 from genesis.torch.compile.trace import device_of, gpu_of
 
@@ -64,9 +64,9 @@ class GraphKind(Enum):
 Compiler = Callable[[GraphModule, GraphKind], Callable[[list[Any]], list[Any]]]
 
 
-def compile_fx(module: GraphModule, kind: GraphKind) -> Executable:
+def compile_fx(module: GraphModule, kind: GraphKind) -> BoxedGraph:
     """One graph of AOTAutograd's as an executable."""
-    return Executable(module, device_of(module), apart=kind is GraphKind.BACKWARD)
+    return BoxedGraph(module, device_of(module), apart=kind is GraphKind.BACKWARD)
 
 
 def run_lazily(module: GraphModule, kind: GraphKind) -> Callable[[list[Any]], list[Any]]:
@@ -104,13 +104,13 @@ def genesis(
     def compiler_of(kind: GraphKind) -> Callable[..., Any]:
         def compile(graph: GraphModule, inputs: Sequence[Any]) -> Any:
             made = compiler(graph, kind)
-            if isinstance(made, Executable):
+            if isinstance(made, BoxedGraph):
                 made.tuning = seconds
                 made.frozen = freeze and kind is GraphKind.INFERENCE
             return made
 
         # PyTorch keeps, and finds again, what comes from a compiler of this type.
-        return SerializableAOTDispatchCompiler(Executable, compile) if cached else compile
+        return SerializableAOTDispatchCompiler(BoxedGraph, compile) if cached else compile
 
     cached = compiler is compile_fx
     backend = aot_autograd(

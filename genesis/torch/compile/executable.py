@@ -30,7 +30,7 @@ from genesis.torch.source_lines import TracedPlaces
 MAX_SPECIALISED = 64
 
 
-class Executable(OutputCode):
+class BoxedGraph(OutputCode):
     """A graph with a boxed calling convention: it takes one list, and empties it.
 
     Results share memory where they do in eager code. Gradients are to be `apart`: PyTorch adds to

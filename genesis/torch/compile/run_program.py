@@ -19,7 +19,7 @@ import torch
 
 from genesis import events
 from genesis.backends.base import Later, Memory
-from genesis.compiler.program.prepacked import KeptValues, Prepared
+from genesis.compiler.program.prepacked import KeptValues, PreparedProgram
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.core.index_checks import require
 from genesis.ndarray.core.value import lock
@@ -169,7 +169,7 @@ class Frame:
         for code, check in zip(codes, self._plan.checks, strict=True):
             require(check.name, code, evaluate(check.extent, self._sizes), check.axis)
 
-    def _prepared(self, registers: list[Any], frame: array[int]) -> Prepared | None:
+    def _prepared(self, registers: list[Any], frame: array[int]) -> PreparedProgram | None:
         """What is left to run while parameters are those of the run before."""
         if self._kept is None:
             steady = {slot for slot, _ in self._plan.constants}

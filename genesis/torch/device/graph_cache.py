@@ -91,27 +91,21 @@ class RecordedOperator:
         self, copies: Copies, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Any]
     ) -> None:
         """`tensors` are those among the arguments, as `Runtime.form` gives them."""
-        before = thread.pending, thread.written
         with apart():
-            thread.pending, thread.written, thread.stands_in = 0, [], True
-            try:
-                given, named = copies.arguments(args, kwargs)
-                inputs: list[Value] = []
-                remaining = iter(tensors)
-                given = [_stand_in(x, remaining, inputs) for x in given]
-                named = {name: _stand_in(x, remaining, inputs) for name, x in named.items()}
-                if len(inputs) != len(tensors):
-                    raise NotASubgraph("a tensor is no argument of the kernel")
-                with on_device(inputs[0].device):
-                    results = copies.kernel(*given, **named)
-                roots: list[NDArray] = []
-                shape = _shape(results, roots)
-                graph = Subgraph(inputs, [x.value for x in roots], is_step=True)
-                if thread.written:
-                    raise NotASubgraph("something is written")
-            finally:
-                thread.pending, thread.written = before
-                thread.stands_in = False
+            given, named = copies.arguments(args, kwargs)
+            inputs: list[Value] = []
+            remaining = iter(tensors)
+            given = [_stand_in(x, remaining, inputs) for x in given]
+            named = {name: _stand_in(x, remaining, inputs) for name, x in named.items()}
+            if len(inputs) != len(tensors):
+                raise NotASubgraph("a tensor is no argument of the kernel")
+            with on_device(inputs[0].device):
+                results = copies.kernel(*given, **named)
+            roots: list[NDArray] = []
+            shape = _shape(results, roots)
+            graph = Subgraph(inputs, [x.value for x in roots], is_step=True)
+            if thread.written:
+                raise NotASubgraph("something is written")
         if any(made.kind is Checked for made in graph.made):
             raise NotASubgraph("whether an index is checked depends on what is known of it")
         self.graph = graph

@@ -35,7 +35,7 @@ _NAME = "genesis_runtime"
 Description = tuple[torch.dtype, int, int, tuple[int, ...], tuple[int, ...]]
 
 
-class Runtime(Protocol):
+class DeviceRuntime(Protocol):
     """What the rest of the device uses."""
 
     def start(
@@ -130,7 +130,7 @@ class Runtime(Protocol):
 
 
 @cache
-def load() -> Runtime:
+def load() -> DeviceRuntime:
     """The compiled runtime, built if need be; the one in Python if that is not possible."""
     try:
         path = _directory() / f"{_NAME}_{_key()}.so"
@@ -141,7 +141,7 @@ def load() -> Runtime:
         assert spec is not None
         module = module_from_spec(spec)
         loader.exec_module(module)
-        return cast(Runtime, module)
+        return cast(DeviceRuntime, module)
     except (OSError, ImportError, subprocess.CalledProcessError) as error:
         why = getattr(error, "stderr", None) or error
         warnings.warn(
@@ -150,7 +150,7 @@ def load() -> Runtime:
             RuntimeWarning,
             stacklevel=2,
         )
-        return cast(Runtime, import_module("genesis.torch.device.python_runtime"))
+        return cast(DeviceRuntime, import_module("genesis.torch.device.python_runtime"))
 
 
 def _key() -> str:

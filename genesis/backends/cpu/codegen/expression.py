@@ -28,7 +28,7 @@ from genesis.backends.cpu.codegen.lanes import (
     pieces,
 )
 from genesis.backends.cpu.codegen.math.building_blocks import quotient
-from genesis.backends.cpu.codegen.prefetch import Prefetch, prefetch
+from genesis.backends.cpu.codegen.prefetch import PrefetchDistance, prefetch
 from genesis.backends.cpu.codegen.transpose import transpose
 from genesis.backends.cpu.codegen.vector_reductions import State
 from genesis.ir import ops
@@ -79,7 +79,7 @@ class Expressions:
         self.slots = slots
         self.pointers: dict[Buffer, LLVMValue] = {}  # the first elements of those met so far
         self.access: dict[Buffer, str] = {}  # what every load and store of it says
-        self.prefetches: dict[Node, list[Prefetch]] = {}  # what loads prefetch besides
+        self.prefetches: dict[Node, list[PrefetchDistance]] = {}  # what loads prefetch besides
         self._memo: dict[tuple[Any, ...], LLVMValue] = {}
         self._scopes: list[list[tuple[Any, ...]]] = [[]]
         self._plans: dict[tuple[Node, int], Plan] = {}

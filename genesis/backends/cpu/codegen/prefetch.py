@@ -41,16 +41,18 @@ _LINE = 64
 # ---- next rows
 
 
-class Prefetch(NamedTuple):
+class PrefetchDistance(NamedTuple):
     """What is prefetched: what lies so many bytes after the place of a load."""
 
     place: Node
     distance: int
 
 
-def prefetch_rows(phase: kir.Phase, analysis: Analysis, chip: CPU) -> dict[Node, list[Prefetch]]:
+def prefetch_rows(
+    phase: kir.Phase, analysis: Analysis, chip: CPU
+) -> dict[Node, list[PrefetchDistance]]:
     """The loads with which next rows are prefetched."""
-    result: dict[Node, list[Prefetch]] = {}
+    result: dict[Node, list[PrefetchDistance]] = {}
     for row, loops in _rows(phase):
         gone_through: list[object] = []  # by each loop so far
         for k, s in enumerate(loops):
@@ -62,13 +64,13 @@ def prefetch_rows(phase: kir.Phase, analysis: Analysis, chip: CPU) -> dict[Node,
                 step = flat.terms.get(row.node, 0) * n.attr.dtype.itemsize
                 near = 0 < step <= chip.l2_bytes // _SHARE
                 if found is not None and near and s.axis.node in flat.terms:
-                    result.setdefault(found.indices, []).append(Prefetch(place, step))
+                    result.setdefault(found.indices, []).append(PrefetchDistance(place, step))
                 span = flat.terms.pop(s.axis.node, 0) * s.axis.extent
                 stretch = (n.attr, span, flat.constant, frozenset(flat.terms.items()))
                 here[stretch] = None
                 again = span and gone_through.count(stretch) == 1
                 if again and near and _takes_time(loops[k:]):
-                    result.setdefault(n, []).append(Prefetch(n, step))
+                    result.setdefault(n, []).append(PrefetchDistance(n, step))
             gone_through += here
     return result
 
