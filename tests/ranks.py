@@ -6,17 +6,40 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from itertools import product
 from math import prod
-from threading import BrokenBarrierError, Thread
+from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any
 
 import numpy as np
 
 from genesis.compiler.partition import Partitioned
 from genesis.ir.evaluate import evaluate
-from genesis.ir.numpy_library.exchange import Threads, carriers
+from genesis.ir.numpy_library.exchange import DEFINITIONS, carriers
 from genesis.ir.placement import MeshShape, Placement
 
 Array = np.ndarray[Any, Any]
+
+
+class Threads:
+    """Threads as the ranks along one axis: they meet, and each applies the definition."""
+
+    def __init__(self, size: int) -> None:
+        self._given: list[Any] = [None] * size
+        self.meeting = Barrier(size)
+
+    def exchange(
+        self, rank: int, name: str, options: tuple[Any, ...], xs: Sequence[Array]
+    ) -> list[Array]:
+        """What rank `rank` gets for `xs`; every other rank must come, too, with the same call."""
+        self._given[rank] = (name, options, [x.copy() for x in xs])
+        self.meeting.wait()
+        given = list(self._given)
+        self.meeting.wait()
+        if any((n, o, len(xs)) != (name, options, len(all_xs)) for n, o, all_xs in given):
+            raise RuntimeError(f"ranks do not agree on an exchange: {[g[:2] for g in given]}")
+        return [
+            DEFINITIONS[name](options, [arrays[k] for _, _, arrays in given])[rank]
+            for k in range(len(xs))
+        ]
 
 
 class Rank:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy.typing as npt
 
 from genesis.ir.dtype import DType
+from genesis.ir.node import EXCHANGE
 from genesis.ir.numpy_library import started
 from genesis.ir.size import Dim
 
@@ -182,7 +183,7 @@ class Host:
     @property
     def is_exchange(self) -> bool:
         """Whether processes exchange something: that goes on while others compute."""
-        return self.name.startswith("exchange.")
+        return self.name.startswith(EXCHANGE)
 
 
 class Cursor(NamedTuple):

@@ -66,6 +66,10 @@ class Recurrence:
 Form = tuple[DType, Shape]
 
 
+#: What the names of exchanges between ranks begin with, and of no other call.
+EXCHANGE = "exchange."
+
+
 @dataclass(frozen=True)
 class LibraryCall:
     """The attribute of a CALL node: an operation that is called, not generated.
@@ -78,6 +82,11 @@ class LibraryCall:
     options: tuple[Any, ...]
     operands: tuple[Form, ...]
     results: tuple[Form, ...]
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether ranks of a mesh take part in it together."""
+        return self.name.startswith(EXCHANGE)
 
     def result(self, k: int) -> Form:
         """Dtype and shape of result k."""

@@ -73,7 +73,7 @@ def _members(order: Sequence[Node]) -> dict[Node, list[Node]]:
 
 def is_exchange(n: Node) -> bool:
     """Whether a node is an exchange between ranks."""
-    return n.op is ops.CALL and n.attr.name.startswith("exchange.")
+    return n.op is ops.CALL and bool(n.attr.is_exchange)
 
 
 def _moments(order: Sequence[Node]) -> dict[Node, int]:

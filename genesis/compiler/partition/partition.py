@@ -128,7 +128,7 @@ def described(roots: Sequence[Node]) -> list[tuple[Node, str]]:
 def exchanges(roots: Sequence[Node]) -> Iterator[tuple[Node, int]]:
     """The exchanges of a graph, in order, each with the bytes that a rank hands over."""
     for n in topological(roots):
-        if n.op is ops.CALL and n.attr.name.startswith("exchange."):
+        if n.op is ops.CALL and n.attr.is_exchange:
             what: LibraryCall = n.attr
             yield n, sum(elements(s) * d.itemsize for d, s in what.operands)
 

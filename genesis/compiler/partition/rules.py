@@ -437,7 +437,7 @@ def item(p: AxisPass, n: Node) -> ShardedForm | Node:
     called = n.inputs[0]
     if is_constraint(called):
         return _constrained(p, n)
-    if called.op is not ops.CALL or not called.attr.name.startswith("exchange."):
+    if called.op is not ops.CALL or not called.attr.is_exchange:
         return node(n.op, (p.to(called, None),), n.attr, n.dtype, n.shape)
     x = called.inputs[0]
     state = p.state[x]
@@ -479,7 +479,7 @@ def _again(p: AxisPass, n: Node, x: Node, shape: Any) -> Node:
 
 def called(p: AxisPass, n: Node) -> ShardedForm | Node:
     """A call needs everything; an exchange or a constraint is made again with its result."""
-    if n.attr.name.startswith("exchange.") or is_constraint(n):
+    if n.attr.is_exchange or is_constraint(n):
         return n
     return whole(p, n)
 

@@ -269,7 +269,7 @@ class _Assembly:
         operands = [self.slot(n, places) for n in step.arguments]
         results: list[int] = []
         # The results of an exchange come all at once, when the first of them is read.
-        late = step.call.name.startswith("exchange.")
+        late = step.call.is_exchange
         ends = max(last_use.values(), default=position) if late else position
         for k, (dtype, shape) in enumerate(step.call.results):
             item = step.items.get(k)

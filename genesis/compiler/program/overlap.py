@@ -27,7 +27,7 @@ def overlapped(order: Sequence[int], steps: Steps) -> list[int]:
 
 def is_exchange(step: object) -> bool:
     """Whether a step is an exchange between processes."""
-    return isinstance(step, LoweredCall) and step.call.name.startswith("exchange.")
+    return isinstance(step, LoweredCall) and step.call.is_exchange
 
 
 class _Queue:

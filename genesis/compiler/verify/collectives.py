@@ -140,7 +140,7 @@ class _Axis:
     def called(self, n: Node, given: Sequence[State]) -> State:
         """A call of the library needs everything; exchanges are looked at by their results."""
         call: LibraryCall = n.attr
-        if not call.name.startswith("exchange."):
+        if not call.is_exchange:
             return _needs_all(self, n, given)
         for dtype, shape in (*call.operands, *call.results):
             if any(self.depends(extent) for extent in shape):
@@ -150,7 +150,7 @@ class _Axis:
     def item(self, n: Node) -> State:
         """What comes of an exchange, or of a call or a loop."""
         called = n.inputs[0]
-        if called.op is not ops.CALL or not called.attr.name.startswith("exchange."):
+        if called.op is not ops.CALL or not called.attr.is_exchange:
             return self.states[called]
         name = called.attr.name.removeprefix("exchange.")
         state = self.states[called.inputs[n.attr]]

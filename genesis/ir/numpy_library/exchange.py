@@ -1,9 +1,8 @@
 """Exchanges: operations in which every rank of a mesh axis gives arrays and gets arrays.
 
 Each is defined here over the arrays of all ranks, by `DEFINITIONS`. What a program calls are the
-functions of the same names: they hand over one rank's arrays to the *carrier* of its mesh, that is,
-to processes that talk to each other, or to threads that stand for ranks (`Threads`), which apply
-the definition itself.
+functions of the same names: they hand over one rank's arrays to the *carrier* of its mesh: to
+processes that talk to each other, or, in tests, to threads that apply the definition itself.
 
 The options are the name of the mesh, that of the axis, for `all_reduce` how to combine, and for
 `permute` whose array each rank gets.
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from threading import Barrier
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -124,27 +122,6 @@ DEFINITIONS: dict[str, Callable[[Options, Sequence[Array]], list[Array]]] = {
     "permute": _permute,
 }
 all_reduce, all_gather, reduce_scatter, all_to_all, permute = map(_call, DEFINITIONS)
-
-
-class Threads:
-    """Threads as the ranks along one axis: they meet, and each applies the definition."""
-
-    def __init__(self, size: int) -> None:
-        self._given: list[Any] = [None] * size
-        self.meeting = Barrier(size)
-
-    def exchange(self, rank: int, name: str, options: Options, xs: Sequence[Array]) -> list[Array]:
-        """What rank `rank` gets for `xs`; every other rank must come, too, with the same call."""
-        self._given[rank] = (name, options, [x.copy() for x in xs])
-        self.meeting.wait()
-        given = list(self._given)
-        self.meeting.wait()
-        if any((n, o, len(xs)) != (name, options, len(all_xs)) for n, o, all_xs in given):
-            raise RuntimeError(f"ranks do not agree on an exchange: {[g[:2] for g in given]}")
-        return [
-            DEFINITIONS[name](options, [arrays[k] for _, _, arrays in given])[rank]
-            for k in range(len(xs))
-        ]
 
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "permute", "reduce_scatter"]
