@@ -1456,3 +1456,47 @@ def an_error_after_writes_and_a_jitted_call(jit: Jit) -> Any:
         both(x)  # a leaf that requires a gradient
 
     return attempt(outer, vector(1.5, 0, grad=True)), show(total), show(count)
+
+
+# ---- views of another kind
+
+
+@program
+def parts_of_complex_numbers_written(jit: Jit) -> Any:
+    z = genesis.tensor([[1 + 2j, 3j], [2, 1 - 1j]])
+
+    @jit
+    def write(x: Any, part: Any) -> Any:
+        x.real.mul_(2)
+        part.add_(1)
+        pairs = genesis.view_as_real(x)
+        pairs[..., 1] = 5
+        return pairs, part * 2, x.imag
+
+    seen = []
+    for _ in range(3):
+        results = write(z, z.real)
+        seen.append((show(results), show(z)))
+        results[0].add_(1)
+        seen.append(show(z))
+    return seen
+
+
+@program
+def windows_bits_and_pairs_as_arguments(jit: Jit) -> Any:
+    x = genesis.arange(8.0)
+
+    @jit
+    def double(u: Any) -> Any:
+        u.mul_(2)
+        return u + 1
+
+    seen = []
+    for k in range(3):
+        for view in (
+            x.unfold(0, 2, 2)[k],
+            x.view(genesis.int32)[2 * k :],
+            genesis.view_as_complex(x.view(4, 2))[k:],
+        ):
+            seen.append((show(double(view)), x.tolist()))
+    return seen

@@ -11,30 +11,25 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj, mul, where
 from genesis.functional.function import plain, with_gradient
+from genesis.functional.movement import moved
 from genesis.functional.registry import method
-
-
-@with_gradient(lambda grad: grad)  # made complex where it arrives
-def _real(z: Any) -> Any:
-    return nd.real(z)
 
 
 @method(as_property=True)
 def real(input: Any) -> Any:
-    """The real part; a real tensor is its own."""
-    return _real(input) if input.dtype.is_complex else input
+    """The real part, a view; a real tensor is its own."""
+    return moved(nd.real, input) if input.dtype.is_complex else input
 
 
 @method(as_property=True)
-@with_gradient(lambda grad: mul(grad, 1j))
 def imag(input: Any) -> Any:
-    """The imaginary part of complex numbers."""
+    """The imaginary part of complex numbers, a view."""
     if not input.dtype.is_complex:
         raise TypeError(f"imag: needs complex numbers, not {input.dtype}")
-    return nd.imag(input)
+    return moved(nd.imag, input)
 
 
-@with_gradient(lambda grad: (_real(grad), imag(grad)))
+@with_gradient(lambda grad: (real(grad), imag(grad)))
 def complex(real: Any, imag: Any) -> Any:
     """The complex numbers with these real and imaginary parts."""
     if real.dtype is not imag.dtype or not real.dtype.is_float:
@@ -49,20 +44,14 @@ def polar(abs: Any, angle: Any) -> Any:
     return complex(abs * cos(angle), abs * sin(angle))
 
 
-def _joined(grad: Any) -> Any:
-    return view_as_complex(grad)
-
-
-@with_gradient(_joined)
 def view_as_real(input: Any) -> Any:
-    """Both parts of complex numbers along a new last dimension."""
-    return nd.view_as_real(input)
+    """Both parts of complex numbers along a new last dimension: a view."""
+    return moved(nd.view_as_real, input)
 
 
-@with_gradient(lambda grad: view_as_real(grad))
 def view_as_complex(input: Any) -> Any:
-    """A last dimension of two as the parts of complex numbers."""
-    return nd.view_as_complex(input)
+    """A last dimension of two as the parts of complex numbers: a view."""
+    return moved(nd.view_as_complex, input)
 
 
 def _angle(grad: Any, input: Any) -> Any:

@@ -21,9 +21,9 @@ from genesis.ir.dtype import DType
 from genesis.ir.size import Size, as_size, product, same
 from genesis.ndarray import NDArray
 from genesis.ndarray.core import primitive
-from genesis.ndarray.core.layout import is_row_major, row_major, through
+from genesis.ndarray.core.layout import Strides, is_row_major, row_major
 from genesis.ndarray.core.ndarray import wrap
-from genesis.ndarray.core.storage import Steps, write_through
+from genesis.ndarray.core.storage import Steps, layout_through, write_through
 from genesis.ndarray.core.value import thread
 from genesis.ndarray.ops.movement import narrow as narrowed
 
@@ -74,13 +74,27 @@ class Unview(Function):
             elif step.op is ops.PERMUTE:
                 inverse = sorted(range(len(step.attr)), key=step.attr.__getitem__)
                 value = primitive.permute(value, inverse)
-            else:
+            elif step.op is ops.RESHAPE:
                 value = primitive.reshape(value, before)
+            else:
+                value = _SENT_BACK[step.op](wrap(value), step, before).value
         return wrap(value)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         return view_through(grad, ctx.steps), None, None
+
+
+#: The transposes of steps that are no plain movement.
+_SENT_BACK: dict[Any, Callable[[NDArray, Any, Any], NDArray]] = {
+    ops.REAL: lambda grad, step, before: nd.complex(grad, nd.zeros_like(grad)),
+    ops.IMAG: lambda grad, step, before: nd.complex(nd.zeros_like(grad), grad),
+    ops.AS_REAL: lambda grad, step, before: nd.view_as_complex(grad),
+    ops.AS_COMPLEX: lambda grad, step, before: nd.view_as_real(grad),
+    ops.WINDOW: lambda grad, step, before: nd.overlap_add(
+        grad, step.attr[0], before[step.attr[0]], step.attr[1]
+    ),
+}
 
 
 def view_through(x: Any, steps: Steps) -> Any:
@@ -126,14 +140,14 @@ def _are_sizes(x: Any) -> bool:
     return type(x) is tuple and all(type(n) is int for n in x)
 
 
-def _moved(function: Any, x: Any, *args: Any) -> Any:
+def moved(function: Any, x: Any, *args: Any) -> Any:
     """A movement of arrays on whatever `x` is: its steps are what the array function adds."""
     if not is_tensor(x):
         return function(x, *args)
     array = x.array
     key = None
     if thread.recorder is None and all(type(a) is int or _are_sizes(a) for a in args):
-        key = function, array.storage.actual.shape, array.steps, array.shape, args
+        key = function, array.storage.actual.shape, array.steps, array.shape, array.dtype, args
         steps = _steps.get(key)
         if steps is not None:
             return View.apply(x, steps)
@@ -173,7 +187,7 @@ def _listed(given: tuple[Any, ...]) -> tuple[Any, ...]:
 @method
 def reshape(input: Any, *shape: Any) -> Any:
     """The same elements in another shape; one size may be -1. A view where that is possible."""
-    return _moved(nd.reshape, input, _listed(shape))
+    return moved(nd.reshape, input, _listed(shape))
 
 
 @method
@@ -187,12 +201,10 @@ _reshaped = worded(nd.reshape)
 
 @method
 def view(input: Any, *shape: Any) -> Any:
-    """The same memory in another shape; one size may be -1. With a dtype, its bits as that type.
-
-    Bits read as another dtype are a copy, for a storage has one dtype.
-    """
+    """The same memory in another shape; one size may be -1. With a dtype, its bits as that type."""
     if len(shape) == 1 and isinstance(shape[0], DType):
-        return plain(nd.bitcast, input, shape[0])
+        bits = input.detach() if is_tensor(input) else input  # no gradient goes through bits
+        return moved(nd.bitcast, bits, shape[0])
     sizes = _listed(shape)
     array = input.array if is_tensor(input) else input
     if _reshaped(array, sizes).storage is not array.storage:
@@ -254,13 +266,13 @@ def squeeze(input: Any, dim: int | Sequence[int] | None = None) -> Any:
 @method(in_place="view")
 def unsqueeze(input: Any, dim: int) -> Any:
     """With a new dimension of extent 1."""
-    return _moved(nd.unsqueeze, input, dim)
+    return moved(nd.unsqueeze, input, dim)
 
 
 @method
 def expand(input: Any, *sizes: Any) -> Any:
     """Dimensions of extent 1 repeated without a copy; -1 keeps an extent."""
-    return _moved(nd.expand, input, _listed(sizes))
+    return moved(nd.expand, input, _listed(sizes))
 
 
 @method
@@ -281,13 +293,13 @@ def broadcast_to(input: Any, size: Sequence[int]) -> Any:
 @method
 def permute(input: Any, *dims: Any) -> Any:
     """Dimensions in another order."""
-    return _moved(nd.permute, input, _listed(dims))
+    return moved(nd.permute, input, _listed(dims))
 
 
 @method(in_place="view")
 def transpose(input: Any, dim0: int, dim1: int) -> Any:
     """Two dimensions exchanged."""
-    return _moved(nd.swapaxes, input, dim0, dim1) if input.shape else input
+    return moved(nd.swapaxes, input, dim0, dim1) if input.shape else input
 
 
 swapdims = transpose
@@ -346,13 +358,13 @@ def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
         raise IndexError(
             f"narrow: {length} elements from {start} are not within dim {axis} of size {extent}"
         )
-    return _moved(narrowed, input, axis, first, length)
+    return moved(narrowed, input, axis, first, length)
 
 
 @method
 def select(input: Any, dim: int, index: int) -> Any:
     """The part at one position of a dimension."""
-    return _moved(nd.select, input, as_size(index), dim)
+    return moved(nd.select, input, as_size(index), dim)
 
 
 @method
@@ -491,12 +503,13 @@ def offset_of(array: NDArray) -> Any:
 
 def _layout(array: NDArray) -> tuple[tuple[Any, ...], Any] | None:
     shape = array.storage.actual.shape
-    strides, offset = row_major(shape), 0
+    strides: Strides = row_major(shape)
+    offset: Any = 0
     for step in array.steps:
-        found = through(step.op, step.attr, shape, strides, offset, step.shape)
+        found = layout_through(step, shape, strides, offset)
         if found is None:
             return None
-        (strides, offset), shape = found, step.shape  # type: ignore[assignment]
+        (strides, offset), shape = found, step.shape
     return strides, offset
 
 

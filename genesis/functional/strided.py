@@ -12,12 +12,15 @@ from genesis.functional.function import is_tensor, plain, with_gradient
 from genesis.functional.indexing import take
 from genesis.functional.movement import (
     expand,
+    moved,
+    movedim,
     narrow,
     offset_of,
     permute,
     ravel,
     reshape,
     squeeze,
+    unflatten,
     unsqueeze,
     view_through,
 )
@@ -29,18 +32,13 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.core.storage import Steps, ViewStep
 
 
-def _added_up(grad: Any, axis: int, step: int, length: int) -> Any:
-    return overlapped(grad, axis, length, step, grad.shape[-1])
-
-
-@with_gradient(_added_up)
-def _windows(x: Any, axis: int, size: int, step: int, length: int) -> Any:
-    """Sliding windows along a dimension of a length, their elements along a new last one."""
-    return nd.windows(x, axis, size, step)
+def _windows(x: Any, axis: int, size: int, step: int) -> Any:
+    """Sliding windows along a dimension, their elements along a new last one."""
+    return moved(nd.windows, x, axis, size, step)
 
 
 def _cut_again(grad: Any, axis: int, length: int, step: int, size: int) -> Any:
-    return _windows(grad, axis, size, step, length)
+    return _windows(grad, axis, size, step)
 
 
 @with_gradient(_cut_again)
@@ -53,7 +51,7 @@ def overlapped(x: Any, axis: int, length: int, step: int, size: int) -> Any:
 def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     """Windows of `size`, `step` apart along a dimension; their elements are the last dimension.
 
-    The result is a new tensor, though PyTorch's is a view.
+    A view, which can be written where windows do not overlap.
     """
     if not input.shape:
         return squeeze(unfold(unsqueeze(input, 0), dimension, size, step), 0)
@@ -63,7 +61,12 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
             f"unfold: windows of size {size} with step {step} do not fit dim {axis} of size "
             f"{input.shape[axis]}"
         )
-    return _windows(input, axis, size, step, input.shape[axis])
+    count = (input.shape[axis] - size) // step + 1
+    step = size if count == 1 else step
+    if step < size or not isinstance(count, int) or count * step > input.shape[axis]:
+        return _windows(input, axis, size, step)
+    cut = unflatten(narrow(input, axis, 0, count * step), axis, (count, step))
+    return movedim(narrow(cut, axis + 1, 0, size), axis + 1, -1)
 
 
 @method(in_place="view")
@@ -80,6 +83,10 @@ def as_strided(
         array, first = input.array, offset_of(base.array)
     else:
         array, base, first = input, NDArray(input.storage), 0
+    if any(step.dtype is not None for step in array.steps):
+        raise RuntimeError(
+            f"as_strided: the storage of a {array.dtype} view holds {base.dtype}; use .clone()"
+        )
     sizes, strides = [as_int(s) for s in size], [as_int(s) for s in stride]
     offset = offset_of(array) - first if storage_offset is None else as_int(storage_offset)
     flat = ravel(base)

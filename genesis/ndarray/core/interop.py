@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from genesis import events
 from genesis.backends.base import SHARED
+from genesis.ir import ops
 from genesis.ir.dtype import FOREIGN, as_dtype
 from genesis.ir.size import Size, evaluate, product
 from genesis.ndarray.core.device import backend_name, canonical, chosen
@@ -32,6 +33,7 @@ from genesis.ndarray.core.liveness import holders
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import backend_of, realize_values
 from genesis.ndarray.core.source_lines import caller, describe
+from genesis.ndarray.core.storage import layout_through
 from genesis.ndarray.core.value import CaptureError, Value, lock, thread
 
 
@@ -186,7 +188,25 @@ def _share(x: NDArray) -> Value:
             actual = storage.actual
             assert actual.memory is not None
             actual.memory.owner = SHARED
-    return _realised(x)
+    return _in_memory(x)
+
+
+def _in_memory(x: NDArray) -> Value:
+    """A realised array; what is seen of its storage as another type, where it lies in there."""
+    if all(step.dtype is None and step.op is not ops.WINDOW for step in x.steps):
+        return _realised(x)
+    value = x.storage.actual
+    shape, strides, offset = value.shape, value.strides, value.offset
+    for step in x.steps:
+        layout = layout_through(step, shape, strides, offset)
+        if layout is None:
+            return _realised(x)
+        (strides, offset), shape = layout, step.shape
+    assert value.memory is not None
+    foreign, placement = bool(value.attr), value.placement
+    return Value.realised(
+        value.memory, x.dtype, shape, strides, x.device, offset, foreign, placement
+    )
 
 
 def _again(value: Value) -> Value:
@@ -197,7 +217,10 @@ def _again(value: Value) -> Value:
 
 def window(x: NDArray) -> npt.NDArray[Any]:
     """The realised contents as a NumPy array, on the same memory where the host can see it."""
-    value = _realised(x)
+    return _window(_realised(x))
+
+
+def _window(value: Value) -> npt.NDArray[Any]:
     assert value.memory is not None
     backend = backend_of(value.device)
     if not backend.has_host_memory:
@@ -219,9 +242,7 @@ def shared(x: NDArray) -> npt.NDArray[Any]:
 
     Until the array is written here: that gives it other memory.
     """
-    if backend_of(x.device).has_host_memory:
-        _share(x)
-    return window(x)
+    return _window(_share(x)) if backend_of(x.device).has_host_memory else window(x)
 
 
 def address(x: NDArray) -> int:
@@ -290,9 +311,8 @@ def to_dlpack(x: NDArray, **options: Any) -> Any:
     """
     kind, number = dlpack_device(x)
     if kind == DEVICES["cpu"]:
-        if not options.get("copy"):
-            _share(x)
-        return window(x).__dlpack__(**options)
+        value = _realised(x) if options.get("copy") else _share(x)
+        return _window(value).__dlpack__(**options)
     if options.get("copy") or options.get("dl_device") not in (None, (kind, number)):
         raise BufferError(f"an array on {x.device} is shared as it is; use .to(..) for a copy")
     value = _share(x)

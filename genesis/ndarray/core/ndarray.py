@@ -14,7 +14,7 @@ from genesis.ir.dtype import DType
 from genesis.ir.size import Dim, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
-from genesis.ndarray.core.storage import Steps, Storage, ViewStep, write_through
+from genesis.ndarray.core.storage import Steps, Storage, ViewStep, seen_dtype, write_through
 from genesis.ndarray.core.value import Value, thread
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class NDArray:
         value = storage.actual  # whatever it becomes, dtype, shape and device stay
         self.storage = storage
         self.steps = steps
-        self.dtype = value.dtype
+        self.dtype = seen_dtype(value.dtype, steps) if steps else value.dtype
         self.shape = steps[-1].shape if steps else value.shape
         self.device = value.device
         self._cached = None

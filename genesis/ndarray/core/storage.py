@@ -1,23 +1,25 @@
 """Storages: where functional values meet arrays that can be written.
 
 A `Storage` holds one current value. An array sees it through a chain of *steps* (slices, permutes,
-reshapes, expands). Reading applies the steps to the current value; writing goes back through them
-and gives the storage a new value, so every other view sees the write while anything computed from
-the old value keeps it.
+reshapes, expands, windows; parts of complex numbers, bits read as another type). Reading applies
+the steps to the current value; writing goes back through them and gives the storage a new value,
+so every other view sees the write while anything computed from the old value keeps it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import ref
 
 from genesis.ir import ops
+from genesis.ir.dtype import DType
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size
 from genesis.ndarray.core import primitive
-from genesis.ndarray.core.layout import Shape, row_major, through
+from genesis.ndarray.core.layout import Shape, Strides, row_major, through
 from genesis.ndarray.core.value import Value, thread
 
 #: After this many values a thread realises what it has written so far, at a write.
@@ -30,10 +32,11 @@ class ViewStep(NamedTuple):
     op: Op
     attr: Any
     shape: Shape  # of the result
+    dtype: DType | None = None  # of the result, where it is another
 
     def apply(self, x: Value) -> Value:
         """`x` seen through this step."""
-        return Value(self.op, (x,), self.attr, x.dtype, self.shape, x.device)
+        return Value(self.op, (x,), self.attr, self.dtype or x.dtype, self.shape, x.device)
 
     def write(self, x: Value, new: Value) -> Value:
         """`x` changed so that seen through this step it is `new`."""
@@ -44,13 +47,61 @@ class ViewStep(NamedTuple):
             return primitive.permute(new, inverse)
         if self.op is ops.RESHAPE:
             return primitive.reshape(new, x.shape)
+        if self.dtype is not None:
+            return _WRITES[self.op](x, new)
+        if self.op is ops.WINDOW:
+            raise ValueError(
+                f"cannot write through windows of shape {self.shape}: they may overlap; write to "
+                "what they were cut from, or to a copy (.clone())"
+            )
         raise ValueError(
             f"cannot write through a view expanded to shape {self.shape}: several of its elements "
             "are one element in memory; write to a copy (.copy()) instead"
         )
 
 
+def _part(op: Op, x: Value) -> Value:
+    return Value(op, (x,), None, x.dtype.real, x.shape, x.device)
+
+
+def _recast(op: Op, x: Value, new: Value) -> Value:
+    return Value(op, (new,), None, x.dtype, x.shape, x.device)
+
+
+#: What a value becomes, if it is to be something else as seen through a step of another dtype.
+_WRITES: dict[Op, Callable[[Value, Value], Value]] = {
+    ops.REAL: lambda x, new: Value(
+        ops.COMPLEX, (new, _part(ops.IMAG, x)), None, x.dtype, x.shape, x.device
+    ),
+    ops.IMAG: lambda x, new: Value(
+        ops.COMPLEX, (_part(ops.REAL, x), new), None, x.dtype, x.shape, x.device
+    ),
+    ops.AS_REAL: partial(_recast, ops.AS_COMPLEX),
+    ops.AS_COMPLEX: partial(_recast, ops.AS_REAL),
+    ops.BITCAST: partial(_recast, ops.BITCAST),
+}
+
 Steps = tuple[ViewStep, ...]
+
+
+def layout_through(
+    step: ViewStep, before: Shape, strides: Strides, offset: Dim
+) -> tuple[Strides, Dim] | None:
+    """The layout behind a step, counted in elements of what is seen; None if it has no strides."""
+    if step.op in (ops.REAL, ops.IMAG, ops.AS_REAL):
+        twice = tuple(stride * 2 for stride in strides)
+        first = offset * 2 + (step.op is ops.IMAG)
+        return (*twice, 1) if step.op is ops.AS_REAL else twice, first
+    if step.op is ops.AS_COMPLEX:
+        whole = all(isinstance(n, int) and n % 2 == 0 for n in (offset, *strides[:-1]))
+        return (tuple(n // 2 for n in strides[:-1]), offset // 2) if whole else None
+    if step.op is ops.BITCAST:
+        return strides, offset
+    if step.op is ops.WINDOW:
+        axis, stride, dilation = step.attr
+        apart = (*strides[:axis], strides[axis] * stride, *strides[axis + 1 :])
+        return (*apart, strides[axis] * dilation), offset
+    return through(step.op, step.attr, before, strides, offset, step.shape)
 
 
 class Storage:
@@ -156,6 +207,14 @@ def pending_states() -> list[State]:
     return found
 
 
+def seen_dtype(dtype: DType, steps: Steps) -> DType:
+    """What a dtype is behind steps."""
+    for step in steps:
+        if step.dtype is not None:
+            dtype = step.dtype
+    return dtype
+
+
 def write_through(x: Value, steps: Steps, new: Value) -> Value:
     """The storage value `x`, changed so that seen through `steps` it is `new`."""
     if not steps:
@@ -180,7 +239,7 @@ def may_alias(base: Shape, steps: Steps, shape: Shape) -> bool:
     strides = row_major(base)
     offset: Dim = 0
     for step in (*steps, ViewStep(ops.RESHAPE, None, shape)):
-        layout = through(step.op, step.attr, base, strides, offset, step.shape)
+        layout = layout_through(step, base, strides, offset)
         if layout is None:
             return False
         (strides, offset), base = layout, step.shape
@@ -211,4 +270,4 @@ def _sized(step: ViewStep, sizes: Mapping[str, int]) -> ViewStep:
             return x.value(sizes)
         return tuple(map(value, x)) if isinstance(x, tuple) else x
 
-    return ViewStep(step.op, value(step.attr), value(step.shape))
+    return ViewStep(step.op, value(step.attr), value(step.shape), step.dtype)

@@ -20,6 +20,7 @@ from genesis.ir.ops import Op
 from genesis.ir.size import product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 
 if TYPE_CHECKING:
@@ -262,13 +263,17 @@ def polar(length: Operand, angle: Operand) -> NDArray:
 
 
 def real(x: Operand) -> NDArray:
-    """The real part; a real array is its own."""
+    """The real part, a view of what it is a part of; a real array is its own."""
+    if isinstance(x, NDArray) and x.dtype.is_complex:
+        return x.seen_through(ViewStep(ops.REAL, None, x.shape, x.dtype.real))
     (value,) = elementwise.values("real", (x,))
     return wrap(parts(value)[0] if value.dtype.is_complex else value)
 
 
 def imag(x: Operand) -> NDArray:
-    """The imaginary part; zeros for a real array."""
+    """The imaginary part, a view of what it is a part of; zeros for a real array."""
+    if isinstance(x, NDArray) and x.dtype.is_complex:
+        return x.seen_through(ViewStep(ops.IMAG, None, x.shape, x.dtype.real))
     (value,) = elementwise.values("imag", (x,))
     if value.dtype.is_complex:
         return wrap(parts(value)[1])
@@ -289,23 +294,23 @@ conj_physical = conj
 
 
 def view_as_real(x: NDArray) -> NDArray:
-    """Both parts along a new last axis.
+    """Both parts along a new last axis: a view.
 
     >>> view_as_real(complex(1.0, 2.0)).tolist()
     [1.0, 2.0]
     """
     if not x.dtype.is_complex:
         raise TypeError(f"view_as_real: needs complex numbers, not {x.dtype}")
-    return wrap(as_real(x.value))
+    return x.seen_through(ViewStep(ops.AS_REAL, None, (*x.shape, 2), x.dtype.real))
 
 
 def view_as_complex(x: NDArray) -> NDArray:
-    """A last axis of two as the parts of complex numbers."""
+    """A last axis of two as the parts of complex numbers: a view."""
     if x.dtype not in (float32, float64):
         raise TypeError(f"view_as_complex: needs float32 or float64, not {x.dtype}")
     if not x.shape or x.shape[-1] != 2:
         raise ValueError(f"view_as_complex: the last axis must have two elements, got {x.shape}")
-    return wrap(as_complex(x.value))
+    return x.seen_through(ViewStep(ops.AS_COMPLEX, None, x.shape[:-1], x.dtype.complex))
 
 
 def angle(x: Operand) -> NDArray:

@@ -35,6 +35,7 @@ from genesis.ndarray.core.device import default_device
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise, kind_rank
+from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops.function_families import variant
 
@@ -365,11 +366,13 @@ def astype(x: Operand, dtype: Any) -> NDArray:
 
 
 def bitcast(x: NDArray, dtype: Any) -> NDArray:
-    """The same bits read as another type of the same width."""
+    """The same bits read as another type of the same width: a view."""
     target = as_dtype(dtype)
     if target.bits != x.dtype.bits:
         raise TypeError(f"bitcast: {x.dtype} and {target} differ in width")
-    return wrap(elementwise(ops.BITCAST, x.value, dtype=target))
+    if target is x.dtype:
+        return x.seen_through(ViewStep(ops.RESHAPE, None, x.shape))
+    return x.seen_through(ViewStep(ops.BITCAST, None, x.shape, target))
 
 
 # ---- division with remainder, powers

@@ -259,7 +259,7 @@ def pad(
 
 
 def windows(x: NDArray, axis: int, size: int, stride: int = 1, dilation: int = 1) -> NDArray:
-    """Sliding windows along an axis; the window's elements become the last axis.
+    """Sliding windows along an axis; the window's elements become the last axis. A view.
 
     >>> from genesis import ndarray as nd
     >>> windows(nd.arange(5), axis=0, size=3, stride=2).tolist()
@@ -275,7 +275,7 @@ def windows(x: NDArray, axis: int, size: int, stride: int = 1, dilation: int = 1
     count = (x.shape[a] - reach) // stride + 1
     shape = (*x.shape[:a], count, *x.shape[a + 1 :], size)
     attr = (a, 1 if count == 1 else stride, dilation)  # one window: no step to another
-    return wrap(Value(ops.WINDOW, (x.value,), attr, x.dtype, shape, x.device))
+    return x.seen_through(ViewStep(ops.WINDOW, attr, shape))
 
 
 def concat(arrays: Sequence[NDArray], axis: int = 0) -> NDArray:

@@ -142,7 +142,7 @@ class CallArguments:
             if place not in storages:
                 symbolic = any(isinstance(d, Size) for d in shape)
                 strides = row_major(shape) if symbolic else i.strides
-                first = i.start // i.array.dtype.itemsize
+                first = i.start // original.actual.dtype.itemsize
                 storages[place] = Storage(twin(original.actual, shape, strides, first + i.offset))
             result.append(NDArray(storages[place], i.steps))
         return result
