@@ -2,13 +2,13 @@
 
     python -m benchmarks.onnx MODEL.onnx .. [--threads 1] [--size NAME=N]
 
-Each has a process of its own and gets the same random inputs. They are asked in turns for a block of
-calls, after a pause: threads of both wait for work by spinning, and would take the other's core. One
-thread is measured by processor time, several by the clock; a tenth of all calls are quicker than what
-is shown, as other work on the machine only ever adds to it. `ratio` is how many times as long
-onnxruntime takes, `first` the processor time of Genesis' process from reading the file to the first
-result, with an empty cache, and `differs` the greatest difference of results, relative to the greatest
-number where that is above 1.
+Each has a process of its own and gets the same random inputs. They are asked in turns for a block
+of calls, after a pause: threads of both wait for work by spinning, and would take the other's
+core. One thread is measured by processor time, several by the clock; a tenth of all calls are
+quicker than what is shown, as other work on the machine only ever adds to it. `ratio` is how many
+times as long onnxruntime takes, `first` the processor time of Genesis' process from reading the
+file to the first result, with an empty cache, and `differs` the greatest difference of results,
+relative to the greatest number where that is above 1.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import genesis
 from genesis.onnx import InferenceSession
 from genesis.onnx.command import difference, feed
 
-BLOCK = 0.1  # seconds of calls in a row
+BLOCK = 0.5  # seconds of calls in a row, in which threads find their cores
 PAUSE = 0.05  # seconds until threads that found no work are asleep
 
 
@@ -53,7 +53,7 @@ def measured(path, feed, threads, seconds):
             worst = max(difference(a, b) for a, b in zip(results, expected, strict=True))
             times: tuple[list[float], list[float]] = ([], [])
             end = time.perf_counter() + seconds
-            while time.perf_counter() < end or len(times[0]) < 20:
+            while time.perf_counter() < end or len(times[0]) < 12:
                 for found, ask in zip(times, (mine, theirs), strict=True):
                     found += ask("block", BLOCK)
     return Measured(*(sorted(found)[len(found) // 10] for found in times), first, worst)
