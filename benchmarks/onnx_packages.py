@@ -12,13 +12,11 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from math import exp, log
 from pathlib import Path
 
 import numpy as np
 
-import genesis
-from benchmarks.onnx import header, measured, row
+from benchmarks.onnx import header, measured, row, summary
 
 PACKAGES = (
     "ddddocr", "faster-whisper", "livekit-plugins-silero", "magika", "nudenet", "onnx-asr",
@@ -106,7 +104,6 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0)
     chosen = parser.parse_args()
-    genesis.set_num_threads(chosen.threads)
     rng = np.random.default_rng(0)
     ratios = []
     print(header())
@@ -117,8 +114,7 @@ def main():
             )
             ratios.append(found.theirs / found.mine)
             print(row(path.stem, found), flush=True)
-    mean = exp(np.mean([log(r) for r in ratios]))
-    print(f"{len(ratios)} models: geometric mean {mean:.2f}, least {min(ratios):.2f}")
+    print(summary(ratios))
 
 
 if __name__ == "__main__":

@@ -311,6 +311,10 @@ def test_positions_in_range_by_construction_need_no_check() -> None:
     assert span(nd.where(x > 2, 1, 8).value) == (1, 8)
     assert span((x > 2).astype("int32").value) == (0, 1)
     assert span((nd.arange(4) * 2**62).value) is None  # it may wrap around
+    deep = x.realize()
+    for _ in range(100):
+        deep = deep + nd.where(deep > 2, 1, 2)
+    assert span(nd.clip(deep, -2, 3).value) == (-2, 3)  # however it is made
     assert span(n.value) is None and span((x + 1).value) is None
     table = nd.arange(5).realize()
     programs = nd.statistics().runs

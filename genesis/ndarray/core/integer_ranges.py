@@ -36,7 +36,8 @@ def _span(v: Value, memo: dict[Value, Span | None], budget: list[int]) -> Span |
         budget[0] -= 1
         memo[v] = None
         if v.memory is None and budget[0] > 0:
-            inputs = [_span(i, memo, budget) for i in _followed(v)]
+            # The last first: a bound is known however deep lies what it bounds.
+            inputs = [_span(i, memo, budget) for i in reversed(_followed(v))][::-1]
             memo[v] = _fits(v, _rule(v, inputs))
     return memo[v]
 

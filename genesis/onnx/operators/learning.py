@@ -182,29 +182,55 @@ def tree_ensemble(
     roots = np.array(tree_roots, np.int64)
     depth = _depth(roots, yes, no, n)
     itself = np.arange(n, n + len(leaf_weights))
-    missing = nodes_missing_value_tracks_true or [0] * n
-    table = {
-        "yes": np.concatenate([yes, itself]), "no": np.concatenate([no, itself]),
-        "feature": _filled(features, itself), "mode": _filled(modes, itself),
-        "split": _filled(np.asarray(nodes_splits), itself),
-        "missing": _filled(np.array(missing, bool), itself),
-        "set": _filled(_sets(modes, membership_values), itself),
-    }  # fmt: skip
-    at = {name: as_tensor(np.ascontiguousarray(column)) for name, column in table.items()}
-    node = as_tensor(roots).reshape(1, -1).expand(x.shape[0], len(roots))
-    for _ in range(depth):
-        value = fn.take_along_dim(x, _within(at["feature"][node], x.shape[1]), 1)
-        goes = fn.logical_and(fn.isnan(value), at["missing"][node])
-        for mode in sorted({int(m) for m in modes}):
-            if mode == _MEMBER:
-                found = fn.any(fn.unsqueeze(value, -1) == at["set"][node].to(x.dtype), -1)
-            else:
-                found = _MODES[mode](value, at["split"][node].to(x.dtype))
-            goes = fn.logical_or(goes, fn.logical_and(at["mode"][node] == mode, found))
-        node = _within(fn.where(goes, at["yes"][node], at["no"][node]), n + len(itself))
+    node = _leaves(
+        x, roots, depth,
+        np.concatenate([yes, itself]), np.concatenate([no, itself]),
+        _filled(features, itself), _filled(modes, itself),
+        _filled(np.asarray(nodes_splits), itself),
+        _filled(np.array(nodes_missing_value_tracks_true or [0] * n, bool), itself),
+        _filled(_sets(modes, membership_values), itself),
+        {int(m) for m in modes},
+    )  # fmt: skip
     return _TRANSFORMS[post_transform](
         _gathered(node - n, leaf_targetids, leaf_weights, n_targets, aggregate_function)
     )
+
+
+def _leaves(
+    x: Any, roots: Any, depth: int, yes: Any, no: Any, features: Any, modes: Any, splits: Any,
+    missing: Any, sets: Any, asked: set[int],
+) -> Any:  # fmt: skip
+    """The leaves that rows come to (rows, trees), a level of all trees at a time.
+
+    A leaf leads to itself. Where all nodes ask alike, and none is for what is missing, no node is
+    asked how it asks.
+    """
+    count = len(yes)
+    small = np.int32 if 2 * count <= np.iinfo(np.int32).max else np.int64
+
+    def column(values: Any, kind: Any = None) -> Any:
+        return as_tensor(np.ascontiguousarray(values, kind))
+
+    feature, split, ways = column(features, small), column(splits).to(x.dtype), None
+    children = column(np.stack([no, yes], 1).reshape(-1), small)
+    node = _within(column(roots, small), count).reshape(1, -1).expand(x.shape[0], len(roots))
+    for _ in range(depth):
+        value = fn.gather(x, 1, _within(feature[node], x.shape[1]))
+        goes = None
+        for mode in sorted(asked):
+            if mode == _MEMBER:
+                found = fn.any(fn.unsqueeze(value, -1) == column(sets)[node].to(x.dtype), -1)
+            else:
+                found = _MODES[mode](value, split[node])
+            if len(asked) > 1:
+                ways = column(modes, small) if ways is None else ways
+                found = fn.logical_and(ways[node] == mode, found)
+            goes = found if goes is None else fn.logical_or(goes, found)
+        if missing.any():
+            goes = fn.logical_or(goes, fn.logical_and(fn.isnan(value), column(missing)[node]))
+        assert goes is not None
+        node = _within(children[2 * node + goes.to(node.dtype)], count)
+    return node
 
 
 #: The names of comparisons before version 5, as its numbers.
@@ -249,17 +275,10 @@ def _forest(
     _require_places(np.array(targets, np.int64), count, "target")
     np.add.at(table, (where, np.array(targets, np.int64)), weights)
     missing = np.array(trees.get("nodes_missing_value_tracks_true") or [0] * len(own), bool)
-    columns = (yes, no, features, numbers, listed("values"), missing)
-    at = [as_tensor(np.ascontiguousarray(column)) for column in columns]
-    node = as_tensor(roots).reshape(1, -1).expand(x.shape[0], len(roots))
-    for _ in range(_height(roots, yes, no, inner)):
-        t, f, feature, mode, split, unknown = (column[node] for column in at)
-        value = fn.take_along_dim(x, _within(feature, x.shape[1]), 1)
-        goes = fn.logical_and(fn.isnan(value), unknown)
-        for k in sorted({int(m) for m in numbers[inner]}):
-            found = _MODES[k](value, split.to(x.dtype))
-            goes = fn.logical_or(goes, fn.logical_and(mode == k, found))
-        node = _within(fn.where(goes, t, f), len(own))
+    node = _leaves(
+        x, roots, _height(roots, yes, no, inner), yes, no, features, numbers, listed("values"),
+        missing, None, {int(m) for m in numbers[inner]},
+    )  # fmt: skip
     return as_tensor(table)[node], len(roots)
 
 
@@ -311,10 +330,11 @@ def tree_ensemble_classifier(
     owners = trees["class_treeids"], trees["class_nodeids"]
     ids, weights = trees["class_ids"], np.asarray(_given(trees, "class_weights"))
     base = _given(trees, "base_values")
-    leaves, _ = _forest(_floating(x), trees, owners, ids, weights, len(labels))
+    pair = len(labels) == 2 and not any(ids)  # leaves have one score, for the second class
+    leaves, _ = _forest(_floating(x), trees, owners, ids, weights, 1 if pair else len(labels))
     scores = fn.sum(leaves, 1)
-    if len(labels) == 2 and not any(ids):  # leaves have one score, which is for the second class
-        one = _based(scores[:, :1], base)
+    if pair:
+        one = _based(scores, base)
         even = 0.5 if (weights >= 0).all() else 0.0
         chosen = (one > even).to(dtypes.int64).reshape(-1)
         if post_transform == "NONE" and even:
