@@ -69,6 +69,7 @@ _OF_ARRAYS = {f for f in vars(ndarray).values() if isinstance(f, FunctionType)}
 _known: dict[tuple[Any, ...], RecordedComposite | Literal[False]] = {}
 #: Operations that were called once with arguments of certain forms.
 _once: set[tuple[Any, ...]] = set()
+_edge = partial(tuple.__new__, Edge)  # many are made
 _NONE: Any = object()  # no result: the operations are to be called
 
 
@@ -350,34 +351,34 @@ def _copy(
 
     Without a `function`, that of the operation `name`; with `plain`, of a function of arrays.
     """
-    state = mode.state
+    here, state = thread.__dict__, mode.state.__dict__  # one look at what each thread has its own
     if (
-        thread.recorder is not None
-        or thread.eager
+        here["recorder"] is not None
+        or here["eager"]
         or precision.choose is not None
-        or state.observe is not None
-        or state.inference
+        or state["observe"] is not None
+        or state["inference"]
         or anomaly.enabled
         or Extended.by_users
     ):
         return _NONE
-    recording = state.enabled and function is not plain
+    recording = function is not plain and state["enabled"]
     key: list[Any] = [name, recording, default_float(), *names]
     arrays: list[NDArray] = []
     edges: list[Edge | None] = []
     for x in given:
         kind = type(x)
         if kind in KINDS:
+            if x._inference:
+                return _NONE
             array = x.array
             edge = None
             if recording:
                 creator = x._creator if x._base is None else x.creator
                 if creator is not None:
-                    edge = Edge(creator, x.slot, array.shape, array.dtype)
+                    edge = _edge((creator, x.slot, array.shape, array.dtype))
                 elif x._wanted:
-                    edge = Edge(x, 0, array.shape, array.dtype)
-            if x._inference:
-                return _NONE
+                    edge = _edge((x, 0, array.shape, array.dtype))
             key += array.dtype, array.shape, array.device, edge is None
             arrays.append(array)
             edges.append(edge)
@@ -393,12 +394,12 @@ def _copy(
         recorded = _recorded(form, given, names, function, arrays)
     if not recorded or (recorded.written and _are_views(arrays)):
         return _NONE
-    inputs = [x.value if x.steps else x.storage.actual for x in arrays]
+    values = [x.value if x.steps else x.storage.actual for x in arrays]
     graph = recorded.graph
-    passed = graph.checks is None or graph.passes(inputs)
+    passed = graph.checks is None or graph.passes(values)
     if not passed and recorded.operation:
         return _NONE  # the operation knows better: it may refuse them at once
-    values = graph.copy(inputs, recorded.device, passed)
+    graph.extend(values, recorded.device, passed)
     places = graph.places
     if recorded.written:
         for argument, k in zip(recorded.written, places[len(recorded.made) :], strict=True):

@@ -15,10 +15,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _State(threading.local):
-    enabled = True
-    inference = False
-    #: Sees each operation with its arrays and result, and gives the result; set by `scan`.
-    observe: Callable[[Any, Any, Any], Any] | None = None
+    def __init__(self) -> None:
+        self.enabled = True
+        self.inference = False
+        #: Sees each operation with its arrays and result, and gives the result; set by `scan`.
+        self.observe: Callable[[Any, Any, Any], Any] | None = None
 
 
 state = _State()

@@ -11,6 +11,7 @@ from genesis.compiler import options
 from genesis.ndarray.core import primitive, realisation
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.subgraph_copies import Subgraph
+from genesis.ndarray.core.value import thread
 
 
 @pytest.fixture
@@ -23,6 +24,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(graph.order))
         return plan(graph, *rest)
 
+    monkeypatch.setattr(thread, "written", [])  # what others have left goes along with nothing
     monkeypatch.setattr(realisation, "_programs", realisation.Programs())
     monkeypatch.setattr(realisation, "_execution_plan", noted)
     return found
@@ -126,3 +128,28 @@ def test_a_block_of_which_another_part_is_held_is_planned_once(planned: list[int
         held.realize()  # what it is made of was computed with the sum
         assert held.numpy() == pytest.approx(np.exp(given).reshape(3, 2), rel=1e-6)
     assert len(planned) == 2
+
+
+def test_a_known_graph_whose_slices_are_of_memory_that_is_free(planned: list[int]) -> None:
+    """Where a slice begins matters once its memory may be overwritten: references tell."""
+    given = np.arange(24, dtype=np.float32).reshape(6, 4)
+    for k in (0, 3, 5, 3, 0):
+        x = nd.array(given)
+        part = x[k] * 2 + x[1]
+        kept = nd.array(given)
+        other = kept[k] * 2 + kept[1]
+        del x
+        assert part.tolist() == (given[k] * 2 + given[1]).tolist()
+        assert other.tolist() == part.tolist() and kept.tolist() == given.tolist()
+    assert len(planned) <= 4
+
+
+def test_a_known_graph_whose_inputs_share_memory(planned: list[int]) -> None:
+    """The same references, but other leaves in one memory: not the same graph."""
+    given = np.arange(24, dtype=np.float32).reshape(3, 8)
+    whole = nd.array(given)
+    rows = [whole[k].realize() for k in range(3)]
+    apart = [nd.array(row) for row in given]
+    for i, j in ((0, 1), (1, 2), (2, 0), (1, 1)):
+        for xs in (rows, apart):
+            assert (xs[i] * 3 - xs[j]).tolist() == (given[i] * 3 - given[j]).tolist()

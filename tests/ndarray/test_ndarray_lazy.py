@@ -18,7 +18,7 @@ from genesis import ndarray as nd
 from genesis.ndarray.core import realisation
 from genesis.ndarray.core import storage as storage_module
 from genesis.ndarray.core import value as value_module
-from genesis.ndarray.core.liveness import holders
+from genesis.ndarray.core.liveness import holders, references
 
 
 def spent(work: Callable[[], Any]) -> nd.Statistics:
@@ -280,15 +280,15 @@ def test_holders_counts_references_from_outside() -> None:
     class Thing:
         pass
 
-    things = {Thing(): k for k in range(4)}
+    things = [Thing() for _ in range(4)]
     _, one, two, three = things
     outside = [one, two, two]
     inside = (three, three)
     del one, two, three, _
-    assert holders(things, [0] * 4) == [0, 1, 2, 2]
-    assert holders(things, [0, 0, 0, 2])[3] == 0
+    assert holders(references(things), [1] * 4) == [0, 1, 2, 2]
+    assert holders(references(things), [1, 1, 1, 3])[3] == 0
     del outside
-    assert holders(things, [0] * 4)[:3] == [0, 0, 0]
+    assert holders(references(things), [1] * 4)[:3] == [0, 0, 0]
     assert inside
 
 

@@ -235,7 +235,8 @@ class CPUBackend(base.Backend):
 
     def allocate_many(self, sizes: Sequence[int]) -> list[base.Memory]:
         """Memory for several requests, in one step."""
-        return list(memory.allocate_many(sizes))
+        found: list[Any] = memory.allocate_many(sizes)
+        return found
 
     def memory_stats(self) -> base.MemoryStats:
         """The caching allocator's state."""

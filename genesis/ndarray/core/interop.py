@@ -29,7 +29,7 @@ from genesis.ndarray.core.device import backend_name, canonical, chosen
 from genesis.ndarray.core.dlpack import DEVICES, borrow, lend
 from genesis.ndarray.core.index_checks import settle
 from genesis.ndarray.core.layout import is_row_major, row_major
-from genesis.ndarray.core.liveness import holders
+from genesis.ndarray.core.liveness import holders, references
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import backend_of, realize_values
 from genesis.ndarray.core.source_lines import caller, describe
@@ -120,9 +120,9 @@ def _borrowed(source: Any, kind: int, number: int) -> NDArray:
 
 def _realised(x: NDArray) -> Value:
     """The value of an array whose contents somebody wants to see, realised."""
-    symbolic = [s for s in x.shape if isinstance(s, Size)]
-    if symbolic:
-        raise ValueError(f"an array of shape {x.shape} has no contents: {symbolic[0]} is not known")
+    for size in x.shape:
+        if isinstance(size, Size):
+            raise ValueError(f"an array of shape {x.shape} has no contents: {size} is not known")
     if thread.recorder is not None:
         raise CaptureError(
             f"the contents of an array of shape {x.shape} were asked for (item, numpy, bool, "
@@ -132,7 +132,8 @@ def _realised(x: NDArray) -> Value:
         )
     value = x.value
     realize_values((value,))
-    value.require_whole("reading")
+    if value.placement is not None:
+        value.require_whole("reading")
     return value
 
 
@@ -152,7 +153,7 @@ def is_steady(value: Value) -> bool:
 def _is_ours_again(value: Value) -> bool:
     """Whether nobody has memory any more that was shared."""
     assert value.memory is not None
-    if not backend_of(value.device).has_host_memory or holders({value.memory: None}, [1])[0]:
+    if not backend_of(value.device).has_host_memory or holders(references([value.memory]), [2])[0]:
         return False
     value.memory.owner = None
     return True
@@ -180,7 +181,7 @@ def _share(x: NDArray) -> Value:
         assert memory is not None
         if memory.owner is None and not storage.actual.attr:
             del memory
-            others = holders({storage.actual: None, storage.actual.memory: None}, [1, 1])
+            others = holders(references([storage.actual, storage.actual.memory]), [2, 2])
             if any(others):
                 storage.replace(copied(window(wrap(storage.actual)), x.device).value)
             else:  # another value: who remembers something of this one must not know that
@@ -288,17 +289,16 @@ _READERS: Any = {
 
 def item(x: NDArray) -> Any:
     """The only element of an array."""
-    if any(s != 1 for s in x.shape):
+    if x.shape and any(s != 1 for s in x.shape):
         raise ValueError(f"item: an array of shape {x.shape} has more or less than one element")
     value = _realised(x)
     reader = _READERS.get(x.dtype) if backend_of(value.device).has_host_memory else None
     if reader is None:
-        found = window(x).item()
+        found = x.dtype.cast(window(x).item())
     else:  # a view would cost more than the rest
         assert value.memory is not None and isinstance(value.offset, int)
         place = value.memory.pointer + value.offset * x.dtype.itemsize
         found = reader.from_address(place).value
-    found = x.dtype.cast(found)
     if events.watcher is not None and isinstance(found, int | float):
         events.read(found, describe(*caller()))
     return found

@@ -14,26 +14,24 @@ what counts as not held is seen by nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from sys import getrefcount
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
-def holders(objects: Mapping[T, object], uses: Iterable[int]) -> list[int]:
-    """For each object, the number of references from outside.
+def references(objects: Collection[object]) -> list[int]:
+    """How many references there are to each object, whose ever they are."""
+    return list(map(getrefcount, objects))
 
-    `objects` is a dictionary with each object as a key, `uses` the numbers of known references in
-    the same order; nothing else of the caller's may refer to them.
-    """
+
+def holders(references: Iterable[int], uses: Iterable[int]) -> list[int]:
+    """Of `references` to objects, how many are from outside: `uses` are those that are known."""
     own = _own
-    return [n - used - own for n, used in zip(map(getrefcount, objects), uses, strict=True)]
+    return [n - used - own for n, used in zip(references, uses, strict=True)]
 
 
 def _calibrate() -> int:
     """The references that asking adds."""
-    return holders({object(): 0 for _ in range(3)}, [0] * 3)[1]
+    return holders(references([object() for _ in range(3)]), [1] * 3)[1]
 
 
 _own = 0

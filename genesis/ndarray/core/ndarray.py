@@ -14,7 +14,14 @@ from genesis.ir.dtype import DType
 from genesis.ir.size import Dim, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
-from genesis.ndarray.core.storage import Steps, Storage, ViewStep, seen_dtype, write_through
+from genesis.ndarray.core.storage import (
+    Steps,
+    Storage,
+    ViewStep,
+    seen,
+    seen_dtype,
+    write_through,
+)
 from genesis.ndarray.core.value import Value, thread
 
 if TYPE_CHECKING:
@@ -73,14 +80,14 @@ class NDArray:
         if not self.steps:
             return storage.value
         if thread.recorder is not None:  # sees its own writes; the cache belongs to everybody
-            return _seen(storage.value, self.steps)
+            return seen(storage.value, self.steps)
         if self._cached is not None:
             version, cached = self._cached
             found = cached()  # referred to before the version is compared, so it cannot be donated
             if found is not None and version == storage.version:
                 return found
         version = storage.version
-        value = _seen(storage.value, self.steps)
+        value = seen(storage.value, self.steps)
         # Weak: a view that was read once must not keep old memory from being reused.
         self._cached = (version, ref(value))
         return value
@@ -257,12 +264,6 @@ class NDArray:
     def mT(self) -> NDArray:  # noqa: N802
         """The last two axes exchanged."""
         return movement.swapaxes(self, -1, -2)
-
-
-def _seen(value: Value, steps: Steps) -> Value:
-    for step in steps:
-        value = step.apply(value)
-    return value
 
 
 def wrap(value: Value) -> NDArray:

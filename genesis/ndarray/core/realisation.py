@@ -32,9 +32,13 @@ from genesis.ir.size import Dim, Size, evaluate, product
 from genesis.ndarray.core import symbolic_sizes
 from genesis.ndarray.core.index_checks import checks_in, codes, require
 from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
-from genesis.ndarray.core.pending_graph import PendingGraph, are_too_many_forms, forget_forms
+from genesis.ndarray.core.pending_graph import (
+    PendingGraph,
+    are_too_many_forms,
+    forget_forms,
+    numbered_leaf,
+)
 from genesis.ndarray.core.source_lines import Places
-from genesis.ndarray.core.storage import advanced, pending_states
 from genesis.ndarray.core.symbolic_sizes import GeneralForm, Use
 from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, lock, thread
 
@@ -71,8 +75,11 @@ class ExecutionPlan(NamedTuple):
     sizes: Mapping[str, int] = {}  # of the program's symbols
     scalars: Sequence[Attr] = ()  # run-time scalars, by slot
     inputs: Sequence[InputSource] = ()  # by slot
-    outputs: Sequence[tuple[int | None, int]] = ()  # whose memory is taken over or None, bytes
-    results: Sequence[tuple[int, int, Strides]] = ()  # a computed value, its output, its layout
+    anywhere: Sequence[int] = ()  # the slots of those that may begin anywhere
+    fresh: Sequence[int] = ()  # bytes of outputs in memory of their own
+    taken: Sequence[tuple[int, int]] = ()  # the other outputs: whose memory each takes over
+    #: What is computed: a value, the number of its output, how it lies there, and its form then.
+    results: Sequence[tuple[int, int, Strides, int]] = ()
     lines: Places | None = None  # where the user wrote it, if somebody watches
     use: Use | None = None  # None: there is nothing to learn from it
     general: bool = False  # whether the program is one for many sizes
@@ -91,25 +98,34 @@ class Attr(NamedTuple):
 
 
 class InputSource(NamedTuple):
-    """Where an input of a program lies: from the first element of a value, or of a slice, on."""
+    """Where an input of a program lies: how many bytes after the beginning of a value's memory.
+
+    And where a value, or a slice of it, begins anywhere, so many elements of a size after those.
+    """
 
     place: int  # of a value in memory
-    steps: Attr | None  # of the slice
-    first: int | None  # where the lowest element lies before it; None: at the memory's beginning
-    itemsize: int
+    after: int
+    itemsize: int = 0  # 0: it begins where the memory does
+    steps: Attr | None = None  # of the slice
 
-    def pointer(self, order: list[Value]) -> int:
-        """The address in a graph."""
-        place, steps, first, itemsize = self
-        base: Any = order[place]
-        pointer: int = base.memory.pointer
-        if first is None:
-            return pointer
-        if steps is not None:
-            for (start, _), stride in zip(steps.found(order), base.strides, strict=True):
-                first += start * stride
-        pointer += (base.offset + first) * itemsize
-        return pointer
+    @staticmethod
+    def of(place: int, base: Value, steps: Attr | None, first: int | None) -> InputSource:
+        """Of a value, or of a slice of it: its first element is `first` after the value's own.
+
+        None where nothing is read at all.
+        """
+        itemsize = base.dtype.itemsize
+        anywhere = first is not None and (steps is not None or base.offset != 0)
+        return InputSource(place, (first or 0) * itemsize, itemsize * anywhere, steps)
+
+    def begin(self, order: list[Value]) -> int:
+        """How many bytes after the beginning of its memory a value in a graph begins."""
+        base = order[self.place]
+        found: Any = base.offset
+        if self.steps is not None:
+            for (start, _), stride in zip(self.steps.found(order), base.strides, strict=True):
+                found += start * stride
+        return found * self.itemsize  # type: ignore[no-any-return]
 
 
 class Alias(NamedTuple):
@@ -135,9 +151,9 @@ class Programs(dict[tuple[tuple[Node, ...], frozenset[int], str, "Options"], Com
     """Programs by the graphs that they compute, and plans by signatures of pending graphs."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[bytes | None, str], ExecutionPlan] = {}
+        self.plans: dict[tuple[int | None, str], ExecutionPlan] = {}
 
-    def remember(self, key: tuple[bytes | None, str], plan: ExecutionPlan) -> None:
+    def remember(self, key: tuple[int | None, str], plan: ExecutionPlan) -> None:
         """Find a plan again."""
         if len(self.plans) >= MOST_PROGRAMS or are_too_many_forms():
             self.forget_plans()
@@ -165,6 +181,7 @@ NEAR = 256
 #: Programs that are found again, at most. Each takes about 100 KB.
 MOST_PROGRAMS = 1024
 
+_NO_SIZES: Mapping[str, int] = {}
 _programs = Programs()
 _asked = count()
 _counts = dict.fromkeys(Statistics._fields, 0)
@@ -181,28 +198,28 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
     `sizes` gives the symbolic sizes their values by name.
     """
     with lock:  # even for values in memory: another thread may just be writing to it
-        by_device: dict[str, dict[Value, None]] = {}
-        for value in values:
-            if value.memory is None:
-                by_device.setdefault(value.device, {})[value] = None
-        if by_device:
-            # What was written on the way goes along: a loop that asks for one number in every
-            # turn (the loss of a training step) then runs the same program in every turn.
-            written = thread.written
-            for value in [s.actual for w in written if (s := w()) is not None] if written else ():
-                if value.memory is None:
-                    by_device.setdefault(value.device, {})[value] = None
-        for device, roots in by_device.items():
+        found = dict.fromkeys([v for v in values if v.memory is None])
+        if not found:
+            return
+        # What was written on the way goes along: a loop that asks for one number in every
+        # turn (the loss of a training step) then runs the same program in every turn.
+        if written := thread.written:
+            actual = [s.actual for w in written if (s := w()) is not None]
+            found.update(dict.fromkeys([v for v in actual if v.memory is None]))
+            del actual
+        devices = dict.fromkeys([v.device for v in found])
+        for device in devices:
+            roots = {v: None for v in found if v.device is device} if len(devices) > 1 else found
             try:
                 if events.watcher is None:
-                    _realize(roots, device, sizes or {})
+                    _realize(roots, device, sizes or _NO_SIZES)
                 else:
                     with events.span("realise"):
-                        _realize(roots, device, sizes or {})
+                        _realize(roots, device, sizes or _NO_SIZES)
             finally:
                 # A write that failed is not tried again with everything that follows.
                 thread.pending = 0
-                thread.written.clear()
+                written.clear()
 
 
 def _realize(
@@ -216,7 +233,7 @@ def _realize(
         Checked.waiting = False
         _check(_checks_near(roots), device, sizes)
     graph = PendingGraph(roots, *within)
-    while (advanced or not graph.plain) and _adds(graph, device, sizes):
+    while not graph.plain and _adds(graph, device, sizes):
         graph.leave()
         graph = PendingGraph(roots, *within)
     known = not sizes and events.watcher is None  # else more is wanted than a plan has
@@ -277,8 +294,8 @@ def _in_blocks(
         inputs=[
             x._replace(place=place(x.place), steps=x.steps and attr(x.steps)) for x in plan.inputs
         ],
-        outputs=[(taken if taken is None else place(taken), n) for taken, n in plan.outputs],
-        results=[(place(old), number, strides) for old, number, strides in plan.results],
+        taken=[(number, place(old)) for number, old in plan.taken],
+        results=[(place(old), n, strides, form) for old, n, strides, form in plan.results],
         empty=[place(old) for old in plan.empty],
         aliases=[
             Alias(place(x.place), place(x.base), [(op, attr(a), s) for op, a, s in x.movements])
@@ -292,17 +309,14 @@ def _adds(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> bool:
 
     Checks are decided before anything that is computed with what they are about.
     """
-    checks = () if graph.plain else checks_in(graph.order)
+    checks = checks_in(graph.order)
     if checks:
         _check(checks, device, sizes, graph)
-        if sum([v.memory is not None for v in graph.order]) > sum(graph.memories.values()):
+        if sum([v.memory is not None for v in graph.order]) > len(graph.memories):
             return True  # an index that somebody holds was computed on the way
     roots = graph.roots
     before = len(roots)
-    for state in pending_states():
-        if state.base() in graph.places:
-            roots[state.actual] = None
-    for loop in () if graph.plain else graph.order:
+    for loop in graph.order:
         if type(loop) is Several:  # once it runs it gives all results that anybody still holds
             held = [item() for item in loop.items]
             roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
@@ -347,12 +361,14 @@ def read_code(value: Value) -> int:
 def _selection(graph: PendingGraph) -> _Selection:
     """Select by what becomes of every value found."""
     selected = _Selection([], [], [], set())
-    order, roots = graph.order, graph.roots
+    order, roots = graph.inputs_first, graph.roots
+    holders = graph.held
     # Values whose elements can be had without arithmetic, once the program has run.
     available: set[Value] = set()
     lingering: set[Value] = set()  # pending before and after
     targets: set[Value] = set()
-    for value, held in zip(order, graph.held, strict=True):
+    for value in order:
+        held = holders[graph.places[value]]
         if value.memory is not None:
             available.add(value)
             if held:
@@ -420,7 +436,8 @@ def _execution_plan(graph: PendingGraph, device: str, sizes: Mapping[str, int]) 
         return plan
     free = _free(graph, selected)
     # Aliases and empty results may be the only reason why a value was visited.
-    needed = topological(selected.computed) if selected.aliases or selected.empty else graph.order
+    partly = selected.aliases or selected.empty
+    needed = topological(selected.computed) if partly else graph.inputs_first
     nodes, scalars, inputs = _intern(needed, free)
     donated = frozenset(slot for slot, (v, _) in enumerate(inputs) if v.memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in selected.computed]))
@@ -440,24 +457,30 @@ def _execution_plan(graph: PendingGraph, device: str, sizes: Mapping[str, int]) 
             written = {n: written[meant] for n, meant in form.meaning.items()}
         lines = Places(f"realise {selected.computed[-1].op.name}", written)
     number = {n: k for k, n in enumerate(unique)}
-    results = [(places[v], number[nodes[v]], row_major(v.shape)) for v in selected.computed]
+    results = [
+        (places[v], number[nodes[v]], strides, numbered_leaf(v.dtype, v.shape, strides))
+        for v in selected.computed
+        for strides in [row_major(v.shape)]
+    ]
     used = [Attr(places[v], None) for v in scalars]
     sources = [
-        InputSource(places[v], None, first, v.dtype.itemsize)
+        InputSource.of(places[v], v, None, first)
         if v.memory is not None
-        else InputSource(places[v.inputs[0]], Attr(places[v], None), first, v.dtype.itemsize)
+        else InputSource.of(places[v.inputs[0]], v.inputs[0], Attr(places[v], None), first)
         for v, first in inputs
-    ]
-    outputs = [
-        (None if slot is None else sources[slot].place, evaluate(nbytes, sizes))
-        for slot, nbytes in entry.outputs
     ]
     return plan._replace(
         entry=entry,
         sizes=sizes,
         scalars=used,
         inputs=sources,
-        outputs=outputs,
+        anywhere=[slot for slot, source in enumerate(sources) if source.itemsize],
+        fresh=[evaluate(nbytes, sizes) for slot, nbytes in entry.outputs if slot is None],
+        taken=[
+            (number, sources[slot].place)
+            for number, (slot, _) in enumerate(entry.outputs)
+            if slot is not None
+        ],
         results=results,
         lines=lines,
         use=use,
@@ -488,20 +511,20 @@ def _run(graph: PendingGraph, plan: ExecutionPlan, device: str) -> None:
     if entry is not None:
         entry.used[0] = next(_asked)
         program = entry.program
-        inputs = [source.pointer(order) for source in plan.inputs]
+        inputs = [order[place].memory.pointer + after for place, after, _, _ in plan.inputs]
+        for slot in plan.anywhere:
+            inputs[slot] += plan.inputs[slot].begin(order)
         scalars = [attr.found(order) for attr in plan.scalars]
-        new = backend_of(device).allocate_many([n for taken, n in plan.outputs if taken is None])
-        outputs = [
-            new.pop(0) if taken is None else cast("Memory", order[taken].memory)
-            for taken, _ in plan.outputs
-        ]
+        outputs = backend_of(device).allocate_many(plan.fresh)
+        for number, place in plan.taken:
+            outputs.insert(number, cast("Memory", order[place].memory))
         before = program.runs
         try:
             program.run(inputs, scalars, outputs, plan.sizes, plan.lines)
         finally:
             if program.runs > before:
-                for place, number, strides in plan.results:
-                    order[place].fulfil(outputs[number], strides)
+                for place, number, strides, form in plan.results:
+                    order[place].fulfil(outputs[number], strides, 0, False, form)
         _counts["runs"] += 1
         _counts["operations"] += entry.operations
     for place in plan.empty:
@@ -538,8 +561,9 @@ def _free(graph: PendingGraph, selected: _Selection) -> set[Memory]:
     Only memory that fits an output is offered, so that who else holds an unrelated leaf does not
     make another program of the same graph.
     """
-    if not graph.alone:
-        return graph.alone
+    alone = graph.alone
+    if not alone:
+        return alone
     wanted = {(v.dtype.itemsize, v.shape) for v in selected.computed}
     offered: set[Memory] = set()
     refused: set[Memory] = set()
@@ -551,7 +575,7 @@ def _free(graph: PendingGraph, selected: _Selection) -> set[Memory]:
         dense = value.offset == 0 and is_row_major(value.shape, value.strides)
         free = value not in selected.kept and not value.attr  # attr: foreign memory
         (offered if fits and dense and free else refused).add(memory)
-    return graph.alone & (offered - refused)
+    return alone & (offered - refused)
 
 
 def _intern(

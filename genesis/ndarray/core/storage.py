@@ -20,7 +20,8 @@ from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape, Strides, row_major, through
-from genesis.ndarray.core.value import Value, thread
+from genesis.ndarray.core.source_lines import caller
+from genesis.ndarray.core.value import MAX_DEPTH, Value, cut, thread
 
 #: After this many values a thread realises what it has written so far, at a write.
 MAX_PENDING = 20_000
@@ -36,7 +37,7 @@ class ViewStep(NamedTuple):
 
     def apply(self, x: Value) -> Value:
         """`x` seen through this step."""
-        return Value(self.op, (x,), self.attr, self.dtype or x.dtype, self.shape, x.device)
+        return seen(x, (self,))
 
     def write(self, x: Value, new: Value) -> Value:
         """`x` changed so that seen through this step it is `new`."""
@@ -102,6 +103,29 @@ def layout_through(
         apart = (*strides[:axis], strides[axis] * stride, *strides[axis + 1 :])
         return (*apart, strides[axis] * dilation), offset
     return through(step.op, step.attr, before, strides, offset, step.shape)
+
+
+def seen(x: Value, steps: Steps) -> Value:
+    """`x` seen through steps."""
+    code, instruction = caller(2)
+    thread.__dict__["pending"] += len(steps)
+    for op, attr, shape, dtype in steps:
+        if x.depth >= MAX_DEPTH and thread.recorder is None:
+            cut((x,))
+        value = Value.__new__(Value)  # every view of the user's makes some: this is quicker
+        value.op = op
+        value.inputs = value.sources = (x,)
+        value.attr = attr
+        value.dtype = dtype or x.dtype
+        value.shape = shape
+        value.device = x.device
+        value.depth = x.depth + 1
+        value.code = code
+        value.instruction = instruction
+        value.memory = None
+        value.form = 0
+        x = value
+    return x
 
 
 class Storage:

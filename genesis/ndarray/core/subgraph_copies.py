@@ -47,7 +47,7 @@ class _Made(NamedTuple):
     dtype: DType
     shape: Shape
     height: int  # above the inputs
-    form: int | None  # as `pending_graph` numbers it
+    form: int  # as `pending_graph` numbers it, or 0
     more: tuple[Any, ...]  # of a check
 
 
@@ -116,11 +116,19 @@ class Subgraph:
         `passed` says whether all checks are known to pass, if somebody has asked before.
         """
         values = list(inputs)
-        below = max([v.depth for v in values], default=0)
+        self.extend(values, device, passed)
+        return values
+
+    def extend(self, values: list[Value], device: str, passed: bool | None = None) -> None:
+        """Append to the inputs what `copy` gives after them."""
+        below = 0
+        for v in values:
+            if v.depth > below:
+                below = v.depth
         if below + self.height >= MAX_DEPTH:
             cut(values)
             below = 0
-        thread.pending += len(self.made)
+        thread.__dict__["pending"] += len(self.made)
         if self.single is not None:  # a block would be more than what it stands for
             _, picked, several, op, attr, dtype, shape, _, form, _ = self.single
             value: Any = Value.__new__(Value)
@@ -138,7 +146,7 @@ class Subgraph:
             value.code, value.instruction = caller(3)
             value.form = form
             values.append(value)
-            return values
+            return
         block = SubgraphCopy()
         block.template = self
         block.sources = tuple(values)
@@ -150,7 +158,8 @@ class Subgraph:
         block.passed = self.passes(values) if passed is None else passed
         if not self.plain or not block.passed:
             made = self.expand(block)
-            return values + [made[place] for place in self.outputs]
+            values += [made[place] for place in self.outputs]
+            return
         new = CopyPart.__new__
         for form, height, dtype, shape in self.parts:
             value = new(CopyPart)
@@ -165,7 +174,6 @@ class Subgraph:
             value.form = form
             parts.append(ref(value))
             values.append(value)
-        return values
 
     def passes(self, inputs: Sequence[Value]) -> bool:
         """Whether all checks of a copy are known to pass."""
@@ -230,7 +238,7 @@ def _described(v: Value, places: tuple[int, ...], height: int) -> _Made:
     more = (v.name, v.extent, v.axis) if isinstance(v, Checked) else ()
     if type(v) not in (Value, Checked, Several):
         raise NotASubgraph(f"{v} is of a kind of its own")
-    form = None if v.op is ops.SLICE else numbered(v)  # that of a slice depends on what it reads
+    form = 0 if v.op is ops.SLICE else numbered(v)  # that of a slice depends on what it reads
     return _Made(
         type(v), inputs, several, v.op, v.attr, v.dtype, v.shape, height, form, more
     )  # fmt: skip

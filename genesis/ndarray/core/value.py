@@ -181,7 +181,7 @@ class Value:
     strides: Strides
     offset: Dim
     placement: Placement | None  #: of what lies in memory: which block that is, if it is one
-    form: int | None  # as `pending_graph` numbers it, if that is known already
+    form: int  # as `pending_graph` numbers it; 0: not known yet, or it depends on what it reads
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class Value:
         self.shape = shape
         self.device = device
         self.memory = None
-        self.form = None
+        self.form = 0
         depth = 0
         for i in inputs:
             if i.depth > depth:
@@ -233,6 +233,7 @@ class Value:
         offset: Dim = 0,
         foreign: bool = False,
         placement: Placement | None = None,
+        form: int = 0,
     ) -> Value:
         """A value that lies in memory; `foreign` memory belongs to somebody else.
 
@@ -252,11 +253,16 @@ class Value:
         value.attr = foreign
         value.depth = 0
         value.inputs = value.sources = ()
-        value.form = None
+        value.form = form
         return value
 
     def fulfil(
-        self, memory: Memory, strides: Strides, offset: Dim = 0, foreign: bool = False
+        self,
+        memory: Memory,
+        strides: Strides,
+        offset: Dim = 0,
+        foreign: bool = False,
+        form: int = 0,
     ) -> None:
         """The one permitted change: from here on this value lies in memory."""
         self.strides = strides
@@ -266,6 +272,7 @@ class Value:
         self.op = ops.BUFFER
         self.attr = foreign
         self.depth = 0
+        self.form = form
         self.inputs = self.sources = ()
 
     @property

@@ -27,6 +27,7 @@ from genesis.ndarray.core.index_checks import defer, require, settle
 from genesis.ndarray.core.interop import is_steady as _is_steady
 from genesis.ndarray.core.layout import Shape, Strides, row_major
 from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.pending_graph import numbered_leaf
 from genesis.ndarray.core.realisation import read_code
 from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import Value
@@ -78,14 +79,16 @@ class Replay:
             memory = recording.constants[slot - recording.inputs].memory
             assert memory is not None
             self._frame[slot] = memory.pointer
-        described: list[tuple[int, DType, Shape, Strides, Placement | None]] = []
+        described: list[tuple[int, DType, Shape, Strides, Placement | None, int]] = []
         for k, output in enumerate(program.outputs):
             shape: Shape = tuple(evaluate(d, sizes) for d in output.shape)
             placement = None
             if recording.forms is not None:
                 shape, placement = recording.forms[k]
-            slot = program.first_output + k
-            described.append((slot, output.dtype, shape, row_major(shape), placement))
+            slot, strides = program.first_output + k, row_major(shape)
+            plain = placement is None and 0 not in shape
+            form = numbered_leaf(output.dtype, shape, strides) if plain else 0
+            described.append((slot, output.dtype, shape, strides, placement, form))
         self._outputs = [described[k] for k in recording.order]
         nbytes = [evaluate(program.outputs[k].nbytes, sizes) for k in recording.order]
         reused = [r for k in recording.order if (r := program.outputs[k].reuses) is not None]
@@ -171,7 +174,7 @@ class Replay:
         """The program's outputs: slot, type, shape, bytes; and which of them the results are."""
         made = [
             (slot, dtype, tuple(evaluate(n, self.sizes) for n in shape), nbytes)
-            for (slot, dtype, shape, _, _), nbytes in zip(self._outputs, self._nbytes, strict=True)
+            for (slot, dtype, shape, *_), nbytes in zip(self._outputs, self._nbytes, strict=True)
         ]
         return made, [number for number, _, _ in self._makers]
 
@@ -205,9 +208,10 @@ class Replay:
         values: list[Value] = []
         realised = Value.realised
         for memory, output in zip(memories, self._outputs):  # noqa: B905
-            slot, dtype, shape, strides, placement = output
+            slot, dtype, shape, strides, placement, form = output
             frame[slot] = memory.pointer
-            values.append(realised(memory, dtype, shape, strides, device, 0, False, placement))
+            where = device, 0, False, placement, form
+            values.append(realised(memory, dtype, shape, strides, *where))
         for place in recording.passed:
             if not isinstance(place, int):
                 values.append(place().actual)  # type: ignore[union-attr]
@@ -229,9 +233,9 @@ class Replay:
             frame[slot] = value.memory.pointer  # type: ignore[union-attr]
         memories = recording.program.backend.allocate_many(self._nbytes)
         for memory, output in zip(memories, self._outputs):  # noqa: B905
-            slot, dtype, shape, strides, placement = output
+            slot, dtype, shape, strides, placement, form = output
             frame[slot] = memory.pointer
-            where = device, 0, False, placement
+            where = device, 0, False, placement, form
             values.append(Value.realised(memory, dtype, shape, strides, *where))
         return (self, arrays, tree, frame, values, None, held)
 

@@ -92,11 +92,7 @@ def allocate_many(sizes: Sequence[int]) -> list[Memory]:
             for nbytes in sizes:
                 capacity = size_class(nbytes)
                 blocks = _cache[capacity]
-                if blocks:
-                    pointer = blocks.pop()
-                    _counters.cached_bytes -= capacity
-                else:
-                    pointer = _obtain(nbytes, capacity)
+                pointer = blocks.pop() if blocks else _obtain(nbytes, capacity)
                 live += capacity
                 result.append(_Block(pointer, nbytes, capacity))
         finally:  # blocks obtained before a failure are freed like any others
@@ -148,7 +144,9 @@ def stats() -> MemoryStats:
     """What is allocated and cached now."""
     with _lock:
         _collect()
-        return MemoryStats(**vars(_counters))
+        c = _counters
+        cached = c.obtained_bytes - c.live_bytes
+        return MemoryStats(c.live_bytes, c.live_blocks, cached, c.peak_live_bytes, c.allocations)
 
 
 def reset_peak() -> None:
@@ -191,7 +189,7 @@ def size_class(nbytes: int) -> int:
 class _Counters:
     live_bytes: int = 0
     live_blocks: int = 0
-    cached_bytes: int = 0
+    obtained_bytes: int = 0  # from the system: live or cached
     peak_live_bytes: int = 0
     allocations: int = 0
 
@@ -227,13 +225,15 @@ class _Block(Memory):
 
 def _collect() -> None:
     """Sort freed blocks into the cache. Needs the lock."""
+    count = total = 0
     while _freed:
         pointer, capacity = _freed.popleft()
         _cache[capacity].append(pointer)
-        _counters.live_blocks -= 1
-        _counters.live_bytes -= capacity
-        _counters.cached_bytes += capacity
-    if _counters.cached_bytes > _cache_limit:
+        count += 1
+        total += capacity
+    _counters.live_blocks -= count
+    _counters.live_bytes -= total
+    if _counters.obtained_bytes - _counters.live_bytes > _cache_limit:
         _release_cache()
 
 
@@ -244,7 +244,7 @@ def _release_cache() -> None:
     """
     released = _cache.copy()
     _cache.clear()
-    _counters.cached_bytes = 0
+    _counters.obtained_bytes -= sum(n * len(blocks) for n, blocks in released.items())
     for capacity, blocks in released.items():
         for pointer in blocks:
             _system_free(pointer, capacity)
@@ -253,8 +253,9 @@ def _release_cache() -> None:
 def _obtain(nbytes: int, capacity: int) -> int:
     pointer = _system_allocate(capacity)
     if not pointer:
-        cached = _counters.cached_bytes
+        before = _counters.obtained_bytes
         _release_cache()
+        cached = before - _counters.obtained_bytes
         pointer = _system_allocate(capacity)
         if not pointer:
             raise OutOfMemory(
@@ -262,6 +263,7 @@ def _obtain(nbytes: int, capacity: int) -> int:
                 f"are live in {_counters.live_blocks} blocks, {_show(cached)} were cached and "
                 f"have been given back"
             )
+    _counters.obtained_bytes += capacity
     return pointer
 
 
