@@ -353,15 +353,29 @@ def _comparison(n: Node) -> Node | None:
     a, b = n.inputs
     if a.dtype is not index:
         return None
-    low, high = bounds(LinearIndex.of(a).plus(LinearIndex.of(b), -1).emit())
+    difference = LinearIndex.of(a).plus(LinearIndex.of(b), -1)
+    low, high = bounds(difference.emit())
     if n.op is ops.LT:
-        return TRUE if high < 0 else FALSE if low >= 0 else None
+        return TRUE if high < 0 else FALSE if low >= 0 else _of_upper_parts(difference)
     if n.op is ops.LE:
         return TRUE if high <= 0 else FALSE if low > 0 else None
     if low > 0 or high < 0:
         return FALSE if n.op is ops.EQ else TRUE
     if low == high == 0:
         return TRUE if n.op is ops.EQ else FALSE
+    return None
+
+
+def _of_upper_parts(x: LinearIndex) -> Node | None:
+    """``g*a + b < g*c``, for b in [0, g), is ``a < c``: a mask of pages, rather than of places."""
+    for g in sorted({abs(k) for k in x.terms.values()} - {1}, reverse=True):
+        upper = {a: k // g for a, k in x.terms.items() if k % g == 0}
+        lower = LinearIndex({a: k for a, k in x.terms.items() if k % g}, x.constant % g)
+        low, high = bounds(lower.emit())
+        if lower.terms and 0 <= low and high < g:
+            left = LinearIndex({a: k for a, k in upper.items() if k > 0}, 0)
+            right = LinearIndex({a: -k for a, k in upper.items() if k < 0}, -(x.constant // g))
+            return left.emit() < right.emit()
     return None
 
 

@@ -377,28 +377,22 @@ def worth_of(
 
 
 def added_up(
-    sums: kir.Local,
-    product: Callable[[Node], Node],
-    count: kir.Index,
-    together: int,
-    ahead: Callable[[Node], kir.Body] = lambda key: (),
+    sums: kir.Local, product: Callable[[Node], Node], count: kir.Index, together: int
 ) -> kir.Loop:
     """The sum of ``product(key)`` for so many keys of a span, in their order.
 
-    Of pages that lie anywhere, every one is looked up once. ``ahead(key)`` is done with a key, too.
+    Of pages that lie anywhere, every one is looked up once.
     """
     zero = const(0, sums.dtype)
     if together >= SPAN:
         j = kir.Axis.loop("j", count)
-        step = sums.node + product(j.node)
-        return kir.Loop(j, ahead(j.node), (kir.Carry(sums, zero, step),))
+        return kir.Loop(j, (), (kir.Carry(sums, zero, sums.node + product(j.node)),))
     pages = kir.Axis.loop("jp", ceil_div(count, together))
     left = simplify(kir.as_index(count) - pages.node * together)
     j = kir.Axis.loop("j", least(together, fixed(left)))
     of_page = replace(sums, name="page_" + sums.name)
-    key = simplify(pages.node * together + j.node)
-    step = of_page.node + product(key)
-    inner = kir.Loop(j, ahead(key), (kir.Carry(of_page, sums.node, step),))
+    step = of_page.node + product(simplify(pages.node * together + j.node))
+    inner = kir.Loop(j, (), (kir.Carry(of_page, sums.node, step),))
     return kir.Loop(pages, (inner,), (kir.Carry(sums, zero, of_page.node),))
 
 

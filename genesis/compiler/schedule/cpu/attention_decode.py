@@ -18,7 +18,7 @@ the values of their span, and values the keys of the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import gcd, prod
 
@@ -34,7 +34,6 @@ from genesis.compiler.schedule.attention_parts import (
 from genesis.compiler.schedule.cpu.attention import (
     SPAN,
     Merged,
-    added_up,
     piece,
     weighed,
     worth_of,
@@ -43,12 +42,14 @@ from genesis.compiler.schedule.steps.queries import even_width, extent, points, 
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions, topological
 from genesis.ir.rewrite import replaced, substitute
 
 #: With fewer queries to a key than this, copying keys into panels does not pay.
 FEW = 16
+#: Features of keys, or values, that are multiplied in an iteration.
+UNROLLED = 8
 
 
 def few(p: AttentionParts, chip: Chip) -> bool:
@@ -70,12 +71,11 @@ class _Decode:
         self.accumulators = accumulators = 24 if chip.vector_registers >= 32 else 8
         columns = extent(p.column)
 
-        # Queries: a tile of the longest axis; the others one after the other. Few enough that sums
-        # of all columns fit the registers, as memory is read fastest in order.
+        # Queries: a tile of the longest axis; the others one after the other. What is decoded of a
+        # key or a value is there for all of a tile.
         self.tiled = p.rows[0] if p.rows else None
         count = extent(self.tiled) if self.tiled is not None else 1
-        most = max(1, accumulators // -(-columns // self.lanes))
-        height = -(-count // -(-count // most))
+        height = -(-count // -(-count // (accumulators // 2)))
         self.r = kir.Axis.tile("r", height)
         self.across = (self.r,) if height > 1 else ()  # of what there is one for every query
         self.others = tuple(replace(a, kind=kir.AxisKind.LOOP) for a in p.rows[1:])
@@ -103,14 +103,16 @@ class _Decode:
         self.spans = kir.Axis.grid("kc", ceil_div(p.keys.axis.extent, SPAN))
         self.page = piece(p.key, p.keys.axis)
         self.transposed = _transposed(p, self.page)
-        vectors = min(4, -(-keys // self.lanes))
-        self.panel = self.lanes * (vectors & -vectors if keys == SPAN else vectors)
-        if self.transposed:
-            self.panel = gcd(self.panel, self.page)
+        vectors = min(accumulators // height, 4, -(-keys // self.lanes))
+        self.panel = self.lanes * (1 << vectors.bit_length() - 1 if keys == SPAN else vectors)
+        # Keys that lie side by side; several pages of them, as sums wait for each other.
+        side = gcd(self.panel, self.page) if self.transposed else self.panel
+        self.c, self.g = kir.Axis.tile("c", side), kir.Axis.tile("g", self.panel // side)
         self.panels = kir.Axis.loop("kp", ceil_div(self.count(), self.panel))
-        self.c = kir.Axis.tile("c", self.panel)
-        self.position = simplify(self.panels.node * self.panel + self.c.node)
+        self.in_panel = simplify(self.g.node * side + self.c.node)
+        self.position = simplify(self.panels.node * self.panel + self.in_panel)
         self.key = simplify(self.spans.node * SPAN + self.position)
+        self.exists = below(self.key, p.keys.axis.extent)
 
         # What lies in order in memory: as much at once as registers hold.
         self.value, self.worth = shared_factor(p.value, p.column)
@@ -220,34 +222,47 @@ class _Decode:
     def clear(self) -> kir.Body:
         """Weights are there, whatever is known of how many keys are looked at."""
         every = replace(self.panels, extent=self.room // self.panel)
-        at = self.local_row, simplify(every.node * self.panel + self.c.node)
+        at = self.local_row, simplify(every.node * self.panel + self.in_panel)
         nothing = kir.Store(self.weights, at, const(self.dtype.min, self.dtype))
         return self.each_tile((kir.Loop(every, (nothing,)),))
 
     def score(self) -> kir.Body:
         """The scores of a tile's queries with the keys of a panel."""
-        p = self.p
-        exists = below(self.key, p.keys.axis.extent)
+        p, exists = self.p, self.exists
         multiply, product = self.by_keys() if self.transposed else self.by_features()
         at = {**self.at, p.keys.axis.node: self.key, p.product.node: product}
         score = mask_loads(replaced(p.score, at), self.row_inside, {self.r})
-        score = mask_loads(score, exists, {self.c})
+        score = mask_loads(score, exists, {self.c, self.g})
         if exists is not TRUE:
             score = elementwise(ops.WHERE, exists, score, const(score.dtype.min, score.dtype))
         store = kir.Store(self.weights, (self.local_row, self.position), simplify(score))
         return *multiply, store
 
     def by_keys(self) -> tuple[kir.Body, Node]:
-        """Products with keys that lie side by side: a lane for each, in `attention`'s order."""
+        """Products with keys that lie side by side: a lane for each, in `attention`'s order.
+
+        Several features at a time, as finding where they are takes longer than multiplying.
+        """
         p, carry = self.p, self.p.inner.carried[0]
-        exists = below(self.key, p.keys.axis.extent)
-        query = self.queries.load(self.local_row, p.inner.axis.node)
-        key = mask_loads(replaced(p.key, {p.keys.axis.node: self.key}), exists, {self.c})
-        products = kir.Local("products", p.product.dtype, (self.c, *self.across))
-        step = products.node + elementwise(ops.MUL, query, simplify(key))
+        key, inside = self.key, self.exists
+        if not kir.tile_axes(inside) & {self.c}:  # of a page that is not there another one is read
+            side = extent(self.c)
+            last = (kir.as_index(p.keys.axis.extent) - 1) // side
+            page = elementwise(ops.MIN, simplify(self.key // side), last)
+            key, inside = simplify(page * side + self.c.node), TRUE
+        count = gcd(static(p.inner.axis.extent) or 1, UNROLLED)
+        steps = replace(p.inner.axis, extent=floor_div(p.inner.axis.extent, count))
+        products = kir.Local("products", p.product.dtype, (self.c, self.g, *self.across))
+        step = products.node
+        for k in range(count):
+            feature = simplify(steps.node * count + k)
+            at = {p.keys.axis.node: key, p.inner.axis.node: feature}
+            factor = mask_loads(replaced(p.key, at), inside, {self.c, self.g})
+            query = self.queries.load(self.local_row, feature)
+            step = step + elementwise(ops.MUL, query, simplify(factor))
         adding = kir.Carry(products, carry.init, step)
         return (
-            kir.Loop(p.inner.axis, self.values_ahead(), (adding,), p.inner.merge),
+            kir.Loop(steps, self.values_ahead(steps, count), (adding,), p.inner.merge),
         ), products.node
 
     def by_features(self) -> tuple[kir.Body, Node]:
@@ -285,10 +300,10 @@ class _Decode:
             kir.Reduce((product,), (parts.node,), e, kir.fold(ops.ADD, dtype)),
             kir.Store(products, (self.r.node, there), product.node),
         )
-        clear = kir.Store(products, (self.r.node, self.c.node), const(0, dtype))
+        clear = kir.Store(products, (self.r.node, self.in_panel), const(0, dtype))
         return (
             kir.Stage(products), clear, kir.Loop(pages, (kir.Loop(k, body),)),
-        ), products.load(self.r.node, self.c.node)  # fmt: skip
+        ), products.load(self.r.node, self.in_panel)  # fmt: skip
 
     def add_values(self, then: kir.Body) -> kir.Loop:
         """The weighted sum of the values, a tile of columns at a time."""
@@ -299,20 +314,48 @@ class _Decode:
             value = mask_loads(replaced(self.value, at), self.column_inside, {self.d})
             return self.weights.load(self.local_row, j) * simplify(value)
 
-        page = piece(self.value, p.keys.axis)
-        loop = added_up(self.sums, product, self.count(), page, self.keys_ahead)
-        return kir.Loop(self.columns, (loop, *then))
+        loops = self.added_up(product, piece(self.value, p.keys.axis))
+        return kir.Loop(self.columns, (*loops, *then))
+
+    def added_up(self, product: Callable[[Node], Node], page: int) -> kir.Body:
+        """The sum of ``product(key)`` for the keys of a span, in `attention`'s order.
+
+        Several keys are added up in an iteration, as finding where they are takes longer; those
+        that are left over, of a page that is not whole, come last.
+        """
+        zero, count = const(0, self.dtype), self.count()
+        some = gcd(page, UNROLLED)
+        group = page if page < SPAN else some
+        whole, rest = floor_div(count, group), fixed(simplify(kir.as_index(count) % group))
+        total = self.sums if rest == 0 else replace(self.sums, name="whole_sum")
+        groups, j = kir.Axis.loop("jg", whole), kir.Axis.loop("j", group // some)
+        of_group = replace(self.sums, name="group_sum")
+        step = of_group.node
+        ahead: kir.Body = ()
+        for k in range(some):
+            key = simplify(groups.node * group + j.node * some + k)
+            step = step + product(key)
+            ahead = (*ahead, *self.keys_ahead(key))
+        inner = kir.Loop(j, ahead, (kir.Carry(of_group, total.node, step),))
+        loop = kir.Loop(groups, (inner,), (kir.Carry(total, zero, of_group.node),))
+        if rest == 0:
+            return (loop,)
+        j = kir.Axis.loop("jr", rest)
+        key = simplify(kir.as_index(whole) * group + j.node)
+        last = kir.Carry(self.sums, total.node, self.sums.node + product(key))
+        return loop, kir.Loop(j, (), (last,))
 
     # ---- memory that is not in order, as pages: hardware does not foresee what is needed next
-    def values_ahead(self) -> kir.Body:
-        """With a feature of a panel of keys, as much of the values."""
+    def values_ahead(self, steps: kir.Axis, count: int) -> kir.Body:
+        """With so many features of a panel of keys, as much of the values."""
         p, line = self.p, self.line(self.p.value, self.p.column)
         lines = -(-extent(p.column) // line)
-        u = kir.Axis.tile("u", -(-self.panel * lines // extent(p.inner.axis)))
-        n = p.inner.axis.node * extent(u) + u.node
-        key = elementwise(ops.MIN, n // lines, kir.as_index(self.panel - 1))
-        first = self.spans.node * SPAN + self.panels.node * self.panel
-        return self.ahead(p.value, first, key, {p.column: n % lines * line}, self.panel)
+        side = extent(self.c)
+        u = kir.Axis.tile("u", -(-side * lines // extent(steps)))
+        n = steps.node * extent(u) + u.node
+        key = elementwise(ops.MIN, n // lines, kir.as_index(side - 1))
+        first = self.spans.node * SPAN + self.panels.node * self.panel + self.g.node * side
+        return self.ahead(p.value, first, key, {p.column: n % lines * line}, side)
 
     def keys_ahead(self, j: Node) -> kir.Body:
         """With the values of a key, as much of the keys of the next block: a head, or span."""

@@ -54,10 +54,14 @@ def _body(body: kir.Body, names: Names) -> kir.Body:
 def hoisted(s: kir.Loop, names: Names) -> tuple[list[kir.Let], kir.Loop]:
     """What a loop can find computed before it, and the loop that uses it."""
     changing, written = _changing(s)
-    inside = [c.step for c in s.carried] + [e for x in _always(s.body) for e in kir.expressions(x)]
+    inside = [*(c.step for c in s.carried), *_always(s.body)]
     found: dict[Node, kir.Local] = {}
+    # What is proven of a loop is by what its extent is written with.
+    loops = [x for x in kir.walk(s.body) if isinstance(x, kir.Loop)]
+    extents = set(topological(kir.as_index(x.axis.extent) for x in loops))
     for n in _invariant(inside, changing, None if _skippable(s) else written):
-        found[n] = names.local(n)
+        if n not in extents:
+            found[n] = names.local(n)
     if not found:
         return [], s
     mapping = {n: local.node for n, local in found.items()}
@@ -93,10 +97,13 @@ def _changing(s: kir.Loop) -> tuple[frozenset[Node], frozenset[kir.Buffer]]:
     return frozenset(names), frozenset(written)
 
 
-def _always(body: kir.Body) -> Iterator[kir.Statement]:
-    """The statements that run in every iteration; a condition may keep a load in bounds."""
+def _always(body: kir.Body) -> Iterator[Node]:
+    """What is evaluated in every iteration; other things may not be in bounds elsewhere."""
     for s in body:
-        yield s
+        if isinstance(s, kir.Loop) and _skippable(s):
+            yield from (kir.as_index(s.axis.extent), *(c.init for c in s.carried))
+            continue
+        yield from kir.expressions(s)
         if isinstance(s, kir.Loop):
             yield from _always(s.body)
 
