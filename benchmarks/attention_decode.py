@@ -21,7 +21,7 @@ import numpy as np
 import genesis
 from genesis.backends.cpu.runtime.runtime import set_num_threads
 from genesis.functional.attention import attention_and_totals
-from genesis.llm.cache import FORMATS, Cache
+from genesis.llm.kv_cache import FORMATS, Cache
 from genesis.profiling.table import aligned
 
 HEADS, BYTES = 8, 1 << 27
