@@ -277,14 +277,14 @@ class Watch:
         self.journal.set_item(frame.f_globals, name, MISSING, objects.delete_item)
 
     def _load_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = self._stack.variable(frame, given[0])
+        cell = self._stack.value(frame, given[0])
         if isinstance(cell, types.CellType):
             value = attribute_of(cell, "cell_contents")
             self.journal.read(cell, "cell", given[1], value)
             self.loaded(value)
 
     def _store_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = self._stack.variable(frame, given[0])
+        cell = self._stack.value(frame, given[0])
         if isinstance(cell, types.CellType):
             name, before = "cell_contents", attribute_of(cell, "cell_contents")
             undo = partial(objects.put_back, cell, name, before)
@@ -293,8 +293,7 @@ class Watch:
 
     # ---- attributes
     def _load_attribute(self, frame: FrameType, name: str) -> None:
-        (x,) = self.top(frame, 1)
-        self.attribute(x, name)
+        self.attribute(self._stack.value(frame, self._end - 1), name)
 
     def attribute(self, x: Any, name: str) -> None:
         """An attribute is read."""
@@ -588,10 +587,12 @@ class Watch:
             self.touch(frame, x)
 
     def _truth(self, frame: FrameType, _: Any) -> None:
-        self.length(frame, self.top(frame, 1)[0])
+        self.length(frame, self._stack.value(frame, self._end - 1))
 
     def length(self, frame: FrameType, x: Any) -> None:
         """How much an object holds is read."""
+        if objects.is_inert(type(x)):
+            return
         if isinstance(x, CONTAINERS):
             self.journal.read(x, "length", None, len(x))
         elif not isinstance(x, tuple):

@@ -307,7 +307,9 @@ class Journal(Listener):
             else e
             for e in self.effects
         ]
-        self.reads = {k: r for k, r in self.reads.items() if self.is_outer(r.owner)}
+        owners = {key[0]: r.owner for key, r in self.reads.items()}
+        outer = {number for number, x in owners.items() if self.is_outer(x)}
+        self.reads = {k: r for k, r in self.reads.items() if k[0] in outer}
         for r in self.reads.values():
             if r.kind == "numbers" and r.owner.tobytes() != r.value.tobytes():
                 r.owner[...] = r.value
