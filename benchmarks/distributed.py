@@ -1,8 +1,8 @@
 """What distribution costs a process: `python -m benchmarks.distributed`.
 
-By processor time, minima of several rounds, without other processes: exchanges are carried by the
+By processor time, minima of several rounds, without other processes: collectives are carried by the
 process itself (`tests/distributed/pretended.py`). Goals: 30 ms to divide a graph of 1,000 nodes, 60
-us for an exchange beyond what carries it, parity made of 2 GB/s, and 5 % for a step that is saved.
+us for a collective beyond what carries it, parity made of 2 GB/s, and 5 % for a step that is saved.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _training(model: nn.Module, optimizer: optim.Optimizer) -> Callable[..., Any
     return step
 
 
-def exchanges(rounds: int) -> None:
-    """What an exchange costs beyond what carries it: a chain of sums, with and without."""
+def collectives(rounds: int) -> None:
+    """What a collective costs beyond what carries it: a chain of sums, with and without."""
     count = 32
     x = genesis.ones(4, 64)
 
@@ -101,7 +101,7 @@ def exchanges(rounds: int) -> None:
         )  # fmt: skip
         with_, without = (least(lambda f=f, a=a: f(a), rounds) for f, a in both)
     each = (with_ - without - carried) / count
-    print(f"an exchange: {1e6 * each:.0f} us beyond what carries it")
+    print(f"a collective: {1e6 * each:.0f} us beyond what carries it")
 
 
 def parity(rounds: int) -> None:
@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    for part in (division, exchanges, parity, snapshots):
+    for part in (division, collectives, parity, snapshots):
         part(rounds)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from genesis.compiler.partition import Partitioned
 from genesis.ir.evaluate import evaluate
-from genesis.ir.numpy_library.exchange import DEFINITIONS, carriers
+from genesis.ir.numpy_library.collectives import DEFINITIONS, carriers
 from genesis.ir.placement import MeshShape, Placement
 
 Array = np.ndarray[Any, Any]
@@ -35,7 +35,7 @@ class Threads:
         given = list(self._given)
         self.meeting.wait()
         if any((n, o, len(xs)) != (name, options, len(all_xs)) for n, o, all_xs in given):
-            raise RuntimeError(f"ranks do not agree on an exchange: {[g[:2] for g in given]}")
+            raise RuntimeError(f"ranks do not agree on a collective: {[g[:2] for g in given]}")
         return [
             DEFINITIONS[name](options, [arrays[k] for _, _, arrays in given])[rank]
             for k in range(len(xs))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy.typing as npt
 
 from genesis.ir.dtype import DType
-from genesis.ir.node import EXCHANGE
+from genesis.ir.node import COLLECTIVE
 from genesis.ir.numpy_library import started
 from genesis.ir.size import Dim
 
@@ -181,9 +181,9 @@ class Host:
         return finish
 
     @property
-    def is_exchange(self) -> bool:
+    def is_collective(self) -> bool:
         """Whether processes exchange something: that goes on while others compute."""
-        return self.name.startswith(EXCHANGE)
+        return self.name.startswith(COLLECTIVE)
 
 
 class Cursor(NamedTuple):
@@ -259,9 +259,9 @@ def launches(records: Iterable[Record]) -> Iterator[Launch]:
 
 
 def waits(records: Sequence[Record]) -> list[list[int]]:
-    """For every record, and for the end, which exchanges must have ended before it.
+    """For every record, and for the end, which collectives must have ended before it.
 
-    An exchange begins where its record is, and ends before the first that touches its results.
+    A collective begins where its record is, and ends before the first that touches its results.
     """
     found: list[list[int]] = []
     flying: dict[int, set[int]] = {}
@@ -270,7 +270,7 @@ def waits(records: Sequence[Record]) -> list[list[int]]:
         found.append([k for k, results in flying.items() if not results.isdisjoint(used)])
         for k in found[-1]:
             del flying[k]
-        if isinstance(record, Host) and record.is_exchange:
+        if isinstance(record, Host) and record.is_collective:
             flying[number] = {result.pointer for result in record.results}
     return [*found, list(flying)]
 

@@ -67,7 +67,7 @@ class CallReport:
     nbytes: int = 0  # of these
     axis: str = ""  # of the mesh along which processes exchange them
     first: int = 0  # kernels before it
-    meanwhile: int = 0  # kernels that run while an exchange is under way,
+    meanwhile: int = 0  # kernels that run while a collective is under way,
     share: float = 0.0  # and what they move of all that kernels do
     proven: bool = False  # that nobody touches what is under way
 
@@ -75,8 +75,8 @@ class CallReport:
         head = f"call {self.name}: {'native code' if self.native else 'on the host'}"
         if self.axis:
             count = f"{self.arrays} array{'s' * (self.arrays != 1)}"
-            kind = self.name.removeprefix("exchange.")
-            head = f"exchange {kind} along {self.axis}: {count}, {_si(self.nbytes)}B"
+            kind = self.name.removeprefix("collectives.")
+            head = f"collective {kind} along {self.axis}: {count}, {_si(self.nbytes)}B"
             kernels = f"{self.meanwhile} kernel{'s' * (self.meanwhile != 1)}"
             head += f"\n  while {kernels} run, {self.share:.0%} of their traffic"
             head += ", proven" * self.proven
@@ -153,7 +153,7 @@ def report(
     for position, call in enumerate(program.derivation.steps):
         if isinstance(call, LoweredCall):
             name, options = call.call.name, call.call.options
-            axis = options[1] if name.startswith("exchange.") else ""
+            axis = options[1] if name.startswith("collectives.") else ""
             beside = _meanwhile(program, position) if axis else range(0)
             calls.append(
                 CallReport(
@@ -173,11 +173,11 @@ def report(
 
 
 def _meanwhile(program: Program, position: int) -> range:
-    """Which kernels run while an exchange is under way: until one reads its results."""
+    """Which kernels run while a collective is under way: until one reads its results."""
     steps = program.derivation.steps
-    exchange = steps[position]
-    assert isinstance(exchange, LoweredCall)
-    results = set(exchange.items.values())
+    collective = steps[position]
+    assert isinstance(collective, LoweredCall)
+    results = set(collective.items.values())
     arguments = [(s if isinstance(s, LoweredCall) else s.lowered).arguments for s in steps]
     later = range(position + 1, len(steps))
     end = next((k for k in later if not results.isdisjoint(arguments[k])), len(steps))

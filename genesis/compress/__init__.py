@@ -7,7 +7,7 @@ takes the numbers apart where it multiplies.
 
 from genesis.compress.codes import ROUNDINGS, Codes, encode
 from genesis.compress.format import FORMATS, Float, Format, Integer, Table
-from genesis.compress.modules import (
+from genesis.compress.quantized_layers import (
     QuantizedConv1d,
     QuantizedConv2d,
     QuantizedEmbedding,

@@ -13,8 +13,8 @@ import genesis
 from genesis import functional, nn
 from genesis.autograd import no_grad
 from genesis.compress.format import Format
-from genesis.compress.modules import QuantizedLinear
 from genesis.compress.plan import Choice, choose
+from genesis.compress.quantized_layers import QuantizedLinear
 from genesis.compress.quantized_tensor import QuantizedTensor, quantize
 from genesis.compress.statistics import Statistics
 

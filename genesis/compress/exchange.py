@@ -17,7 +17,7 @@ import numpy as np
 import genesis
 from genesis import nn
 from genesis.compress.format import Float, Format
-from genesis.compress.modules import QuantizedLinear
+from genesis.compress.quantized_layers import QuantizedLinear
 from genesis.content_store import replace_file
 
 #: Codes, zeros and scales of a matrix.

@@ -19,7 +19,7 @@ from genesis import nn
 from genesis.autograd import no_grad
 from genesis.compress.algorithms import ALGORITHMS
 from genesis.compress.format import Format, named
-from genesis.compress.modules import chosen_formats, quantize_
+from genesis.compress.quantized_layers import chosen_formats, quantize_
 from genesis.compress.quantized_tensor import quantize
 from genesis.compress.statistics import gather
 

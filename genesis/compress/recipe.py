@@ -24,8 +24,8 @@ from genesis.autograd import no_grad
 from genesis.compress.channels import remove_channels_
 from genesis.compress.dataflow import fold_
 from genesis.compress.format import named
-from genesis.compress.modules import MADE, described_format, quantize_
 from genesis.compress.plan import measured_time
+from genesis.compress.quantized_layers import MADE, described_format, quantize_
 from genesis.compress.quantized_tensor import QuantizedTensor
 from genesis.compress.training import distillation
 from genesis.serialization import BadFile

@@ -17,7 +17,7 @@ from genesis import functional, nn
 from genesis.autograd import no_grad
 from genesis.compress.codes import Codes, values_of
 from genesis.compress.format import E2M1, ROW, Format, Integer, Table
-from genesis.compress.modules import QuantizedConv2d, QuantizedLinear
+from genesis.compress.quantized_layers import QuantizedConv2d, QuantizedLinear
 from genesis.compress.quantized_tensor import from_codes
 from genesis.nn.functional import conv2d, linear
 

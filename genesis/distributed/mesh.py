@@ -18,7 +18,7 @@ from genesis import content_store as disk
 from genesis import ndarray as nd
 from genesis.distributed import process_groups
 from genesis.distributed.process_groups import ProcessGroup, RankLost
-from genesis.ir.numpy_library.exchange import PROCESS, Array, Due, Options
+from genesis.ir.numpy_library.collectives import PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape, Placement, Split, placed
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
@@ -208,7 +208,7 @@ class Mesh:
         self.every("all_reduce", "sum", [np.zeros(1, "i4")])
 
     def every(self, name: str, how: Any, xs: Sequence[Array]) -> Sequence[Array]:
-        """An exchange of all processes, whatever the axes are."""
+        """A collective of all processes, whatever the axes are."""
         return self._all.start(name, (self.form.name, "all", how), xs)() if self.size > 1 else xs
 
     def group(self, axis: str) -> ProcessGroup | None:

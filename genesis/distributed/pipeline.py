@@ -36,7 +36,7 @@ from genesis.distributed.pipeline_schedules import (
 )
 from genesis.distributed.placement import agree, spread
 from genesis.distributed.process_groups import ProcessGroup
-from genesis.ir.numpy_library.exchange import Due
+from genesis.ir.numpy_library.collectives import Due
 
 Array = np.ndarray[Any, Any]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -219,7 +219,9 @@ class Constrain(Function):
         if thread.recorder is None:
             return _moved(x, mesh_of(form), dict(wishes))
         options = (form.axes, form.epoch, wishes)
-        return wrap(*call("placement.constrain", options, [x.value], [(x.dtype, x.shape)]))
+        return wrap(
+            *call("sharding_constraint.constrain", options, [x.value], [(x.dtype, x.shape)])
+        )
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:

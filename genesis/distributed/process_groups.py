@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from genesis.ir.dtype import as_dtype
-from genesis.ir.numpy_library.exchange import DEFINITIONS, Array, Due, Options
+from genesis.ir.numpy_library.collectives import DEFINITIONS, Array, Due, Options
 
 #: Seconds that a process waits for another; compiling may take the others some minutes.
 TIMEOUT = 600.0
@@ -202,7 +202,7 @@ class ProcessGroup:
         with self._lost("meeting", ("", name)):
             self._gloo: Any = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
         self.name = name
-        self.begun = self._awaited = 0  # exchanges, and the number of the one that is waited for
+        self.begun = self._awaited = 0  # collectives, and the number of the one that is waited for
         self._open = 0  # what was begun and has not ended
         self._now = ""  # what is waited for, in words
         _groups.append(self)
@@ -214,12 +214,12 @@ class ProcessGroup:
         self._gloo = None
 
     def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
-        """Begin an exchange that all of the group take part in; what gives its results.
+        """Begin a collective that all of the group take part in; what gives its results.
 
         What is sent is copied first, so that whoever has the arrays may go on with them.
         """
         with self._lost(name, options):
-            due = _EXCHANGES[name](self, options, xs)
+            due = _COLLECTIVES[name](self, options, xs)
 
         self.begun += 1
         self._open += 1
@@ -327,7 +327,7 @@ class ProcessGroup:
                     "functions on arrays of the same shapes"
                 )
 
-    # ---- exchanges
+    # ---- collectives
     def _all_reduce(self, options: Options, xs: Sequence[Array]) -> Due:
         kind = xs[0].dtype
         if kind.name not in REDUCED:
@@ -411,12 +411,12 @@ class ProcessGroup:
         return due
 
     def _defined(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
-        """An exchange of a type that gloo cannot add: everybody gets everything, and adds it up."""
+        """A collective of a type that gloo cannot add: everybody gets everything and adds it up."""
         due = self._all_gather(options, [x.reshape(1, *x.shape) for x in xs])
         return lambda: [DEFINITIONS[name](options, list(x))[self.rank] for x in due()]
 
 
-_EXCHANGES: dict[str, Callable[[ProcessGroup, Options, Sequence[Array]], Due]] = {
+_COLLECTIVES: dict[str, Callable[[ProcessGroup, Options, Sequence[Array]], Due]] = {
     "all_reduce": ProcessGroup._all_reduce,
     "all_gather": ProcessGroup._all_gather,
     "reduce_scatter": ProcessGroup._reduce_scatter,

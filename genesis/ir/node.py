@@ -66,8 +66,8 @@ class Recurrence:
 Form = tuple[DType, Shape]
 
 
-#: What the names of exchanges between ranks begin with, and of no other call.
-EXCHANGE = "exchange."
+#: What the names of collectives between ranks begin with, and of no other call.
+COLLECTIVE = "collectives."
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class LibraryCall:
     results: tuple[Form, ...]
 
     @property
-    def is_exchange(self) -> bool:
+    def is_collective(self) -> bool:
         """Whether ranks of a mesh take part in it together."""
-        return self.name.startswith(EXCHANGE)
+        return self.name.startswith(COLLECTIVE)
 
     def result(self, k: int) -> Form:
         """Dtype and shape of result k."""

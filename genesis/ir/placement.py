@@ -46,7 +46,7 @@ class MeshShape:
 
     @property
     def name(self) -> str:
-        """What exchanges call the mesh."""
+        """What collectives call the mesh."""
         return ".".join(f"{axis}{size}" for axis, size in self.axes)
 
 

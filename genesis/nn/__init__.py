@@ -19,7 +19,7 @@ from genesis.nn.adaptive_softmax import *
 from genesis.nn.padding import *
 from genesis.nn.recurrent import *
 from genesis.nn.rotary import *
-from genesis.nn.sparse import *
+from genesis.nn.embedding import *
 from genesis.nn.stateless import *
 from genesis.nn.transformer import *
 from genesis.nn.upsampling import *

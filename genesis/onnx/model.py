@@ -15,7 +15,7 @@ from genesis.ir.dtype import as_dtype
 from genesis.ndarray.core.value import CaptureError
 from genesis.onnx.dtypes import code_of, is_ours, numpy_dtype
 from genesis.onnx.graph import Graph, GraphBuilder, NodeStep, defaults, definition
-from genesis.onnx.operators.control import either
+from genesis.onnx.operators.control_flow import either
 from genesis.onnx.values import as_host, as_tensor, on_host
 from genesis.tensor.tensor import Tensor
 

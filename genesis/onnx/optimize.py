@@ -15,14 +15,14 @@ from onnx import TensorProto
 
 from genesis import no_grad
 from genesis.ndarray.core.interop import realize
-from genesis.onnx.byte_passes import (
+from genesis.onnx.graph import Graph, GraphBuilder, NodeStep, note_last_uses, reads
+from genesis.onnx.int8_passes import (
     fuse_quantized,
     pack_filters,
     pack_weights,
     sign_weights,
     sum_weights,
 )
-from genesis.onnx.graph import Graph, GraphBuilder, NodeStep, note_last_uses, reads
 from genesis.onnx.model import Model
 from genesis.onnx.registry import find, find_on_host
 from genesis.onnx.values import as_host, on_host

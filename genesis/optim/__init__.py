@@ -6,7 +6,7 @@ from genesis.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop
 from genesis.optim.swa_utils import (
     SWALR, AveragedModel, get_ema_avg_fn, get_swa_avg_fn, update_bn,
 )  # fmt: skip
-from genesis.optim.descent import ASGD, LARS, SGD, Lion, Rprop
+from genesis.optim.sgd import ASGD, LARS, SGD, Lion, Rprop
 from genesis.optim.lbfgs import LBFGS
 from genesis.optim.muon import Muon
 from genesis.optim.optimizer import Optimizer

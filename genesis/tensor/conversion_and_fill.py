@@ -12,7 +12,7 @@ from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType, as_dtype
 from genesis.ndarray import NDArray, demand, random
 from genesis.ndarray.core.device import canonical
-from genesis.tensor.description import Description
+from genesis.tensor.metadata import Description
 
 if TYPE_CHECKING:
     from genesis.ndarray.random import Generator

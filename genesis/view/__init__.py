@@ -1,8 +1,8 @@
 """`genesis view`: what a script made Genesis do, as one page or as text.
 
-`recording.py` runs the script and writes down what was seen, as numbers and texts; `graphs.py`
-writes down graphs and what rules did to them, `runs.py` reads curves of other runs. `page.html`
-shows all of it, `text.py` in a terminal.
+`script_run.py` runs the script and writes down what was seen, as numbers and texts; `graphs.py`
+writes down graphs and what rules did to them, `tensorboard.py` reads curves of other runs.
+`page.html` shows all of it, `text.py` in a terminal.
 """
 
 from genesis.view.script_run import Recording, record

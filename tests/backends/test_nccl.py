@@ -1,4 +1,4 @@
-"""Exchanges by NCCL: on a pretended GPU and library, both as late as they may be."""
+"""Collectives by NCCL: on a pretended GPU and library, both as late as they may be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from genesis.backends.gpu.library import nccl
 from genesis.backends.gpu.runtime import nvidia
 from genesis.backends.gpu.runtime.driver import DriverError
 from genesis.ir.dtype import as_dtype
-from genesis.ir.numpy_library.exchange import DEFINITIONS, carriers
+from genesis.ir.numpy_library.collectives import DEFINITIONS, carriers
 from tests.backends.test_late_runtimes import ENTRY, add
 from tests.fake_cuda import FakeDriver
 from tests.fake_nccl import FakeNCCL
@@ -30,7 +30,7 @@ STEP = Binary("add", b"add", ENTRY)
 
 
 class Fleet:
-    """A carrier whose exchanges NCCL does, or the host where that cannot."""
+    """A carrier whose collectives NCCL does, or the host where that cannot."""
 
     def __init__(self, library: FakeNCCL | None) -> None:
         self.library, self.by_host, self.made = library, 0, None
@@ -102,7 +102,7 @@ def test_kernels_run_meanwhile(made: Any, name: str, dtype: str) -> None:
     frame = [sent.pointer, got.pointer, out.pointer, x.nbytes, want.nbytes, SIZE, words[0], rows]
     frame.append(want.size // rows)
     host = Host(
-        f"exchange.{name}", options, (Operand(0, kind, (5, 6)),), (Operand(1, kind, (7, 8)),)
+        f"collectives.{name}", options, (Operand(0, kind, (5, 6)),), (Operand(1, kind, (7, 8)),)
     )
     program = backend.assemble(
         [host, Launch(STEP, (0, 0, 3)), Launch(STEP, (0, 0, 3)), Launch(STEP, (1, 2, 4))]
@@ -126,7 +126,7 @@ def test_what_nccl_does_not_take_goes_by_the_host(made: Any) -> None:
     kind = as_dtype("int16")
     x = np.arange(8, dtype=np.int16)
     sent, got = upload(backend, x), backend.allocate(x.nbytes)
-    host = Host("exchange.all_reduce", OPTIONS["all_reduce"],
+    host = Host("collectives.all_reduce", OPTIONS["all_reduce"],
                 (Operand(0, kind, (2,)),), (Operand(1, kind, (2,)),))  # fmt: skip
     backend.assemble([host]).run(array("Q", [sent.pointer, got.pointer, 8]))
     np.testing.assert_array_equal(backend.download(got, kind, (8,)), SIZE * x)
@@ -147,7 +147,7 @@ def test_several_arrays_are_one_group(made: Any, name: str) -> None:
         slots = [len(frame) + 2 * k for k in range(len(xs))]
         forms.append(tuple(Operand(first + k, kind, (s, s + 1)) for k, s in enumerate(slots)))
         frame += [extent for x in arrays for extent in x.shape]
-    backend.assemble([Host(f"exchange.{name}", options, *forms)]).run(array("Q", frame))
+    backend.assemble([Host(f"collectives.{name}", options, *forms)]).run(array("Q", frame))
     for memory, x in zip(got, want, strict=True):
         np.testing.assert_array_equal(backend.download(memory, kind, x.shape), x)
     assert library.called["GroupStart"] == 1 and not library.problems
@@ -158,7 +158,7 @@ def test_errors_are_named_and_memory_is_left_alone(made: Any, monkeypatch: Any) 
     kind = as_dtype("float32")
     x = np.ones(8, np.float32)
     sent, got = upload(backend, x), backend.allocate(x.nbytes)
-    host = Host("exchange.all_reduce", OPTIONS["all_reduce"],
+    host = Host("collectives.all_reduce", OPTIONS["all_reduce"],
                 (Operand(0, kind, (2,)),), (Operand(1, kind, (2,)),))  # fmt: skip
     program = backend.assemble([host])
     program.run(array("Q", [sent.pointer, got.pointer, 8]))

@@ -10,8 +10,8 @@ import pytest
 
 import genesis
 from genesis import functional, nn
-from genesis.compress.byte_products import as_bytes, packed, sums
 from genesis.compress.dataflow import fold_
+from genesis.compress.int8_products import as_bytes, packed, sums
 from genesis.compress.static import (
     Int8Conv2d,
     Int8Linear,

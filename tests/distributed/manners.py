@@ -17,9 +17,9 @@ from genesis import ndarray as nd
 from genesis import nn
 
 
-def exchanges(mesh: gd.Mesh) -> None:
-    """Every exchange in every type, against its definition."""
-    from genesis.ir.numpy_library.exchange import DEFINITIONS
+def collectives(mesh: gd.Mesh) -> None:
+    """Every collective in every type, against its definition."""
+    from genesis.ir.numpy_library.collectives import DEFINITIONS
 
     size, rank = mesh.size, mesh.rank
     for kind in ("f4", "f8", "f2", "i8", "i4", "i1", "u1", "u2", "u8", "?"):
@@ -129,7 +129,7 @@ def training(mesh: gd.Mesh) -> None:
 
 
 def traces(mesh: gd.Mesh) -> None:
-    """One trace of all processes, with exchanges that others run beside."""
+    """One trace of all processes, with collectives that others run beside."""
     f = genesis.jit(lambda y: (y * 2).sum())
     x = mesh.batch(nd.ones((2, 2)))
     f(x)
@@ -142,7 +142,7 @@ def traces(mesh: gd.Mesh) -> None:
             with open(f"{folder}/trace.json") as file:
                 events = json.load(file)["traceEvents"]
             found = {(e["pid"], e["name"]) for e in events if e["ph"] == "X"}
-            assert {(k, "exchange.all_reduce") for k in range(mesh.size)} <= found, found
+            assert {(k, "collectives.all_reduce") for k in range(mesh.size)} <= found, found
             assert min(e["ts"] for e in events if "ts" in e) == 0
 
 

@@ -1,7 +1,7 @@
 """A mesh of which only this process is there: programs are divided and run as on many.
 
-What others would send is what this process sends. So a test sees what a step exchanges, how much
-memory a rank needs, and what exchanges cost beyond what carries them.
+What others would send is what this process sends. So a test sees what a step collectives, how much
+memory a rank needs, and what collectives cost beyond what carries them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import genesis
 from genesis.compiler.partition import Partitioned
 from genesis.distributed.elastic import meshes
 from genesis.distributed.mesh import Mesh
-from genesis.ir.numpy_library.exchange import DEFINITIONS, PROCESS, Array, Due, Options
+from genesis.ir.numpy_library.collectives import DEFINITIONS, PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape
 from genesis.ndarray.tracing import recording
 from genesis.ndarray.tracing.sharded import Divided

@@ -19,7 +19,7 @@ import genesis.distributed as gd
 from genesis.backends import get
 from genesis.backends.base import Host, waits
 from genesis.compiler import compile_graph
-from genesis.compiler.partition import FREE, buckets, exchanges, partition
+from genesis.compiler.partition import FREE, buckets, collectives, partition
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.evaluate import evaluate
@@ -88,7 +88,9 @@ def constrained(roots: tuple[Node, ...], mesh: MeshShape, draw: random.Random) -
             named = [(axis, split) for (axis, _), split in zip(mesh.axes, splits, strict=True)]
             wishes = tuple((axis, s and s.dim) for axis, s in named if s or draw.random() < 0.3)
             form = (n.dtype, n.shape)
-            what = LibraryCall("placement.constrain", (mesh.axes, 0, wishes), (form,), (form,))
+            what = LibraryCall(
+                "sharding_constraint.constrain", (mesh.axes, 0, wishes), (form,), (form,)
+            )
             made[n] = node(ops.ITEM, (node(ops.CALL, (x,), what, n.dtype),), 0, *form)
     return tuple(made[n] for n in roots)
 
@@ -130,7 +132,7 @@ def divisible(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_random_graphs() -> None:
     met = set[Op]().union(*(check(seed) for seed in range(60)))
     assert {ops.CONTRACT, ops.GATHER, ops.SCATTER, ops.UPDATE, ops.PREFIX, ops.WINDOW} <= met
-    assert ops.CALL in met  # exchanges
+    assert ops.CALL in met  # collectives
 
 
 def test_random_graphs_with_constraints() -> None:
@@ -145,7 +147,9 @@ def test_a_constraint_decides_what_is_exchanged() -> None:
     form = (x.dtype, (8, 6))
 
     def wished(y: Node, dim: int | None) -> Node:
-        what = LibraryCall("placement.constrain", (mesh.axes, 0, (("a", dim),)), (form,), (form,))
+        what = LibraryCall(
+            "sharding_constraint.constrain", (mesh.axes, 0, (("a", dim),)), (form,), (form,)
+        )
         return node(ops.ITEM, (node(ops.CALL, (y,), what, y.dtype),), 0, *form)
 
     columns, rows = Placement(mesh, (Split(1),)), Placement(mesh, (Split(0),))
@@ -156,7 +160,9 @@ def test_a_constraint_decides_what_is_exchanged() -> None:
         ({}, 0, []),
     ):
         found = partition((wished(matmul(x, w), dim),), leaves, [FREE])
-        assert [n.attr.name for n, _ in exchanges(found.roots)] == [f"exchange.{n}" for n in names]
+        assert [n.attr.name for n, _ in collectives(found.roots)] == [
+            f"collectives.{n}" for n in names
+        ]
         assert found.placements == (
             (rows, Placement(mesh, (Split(1),)))[dim] if dim is not None else None,
         )
@@ -202,7 +208,7 @@ def test_labels_of_a_divided_batch_move_nothing() -> None:
     x, labels = leaf(0, 8, 12, dtype=dtypes.float64), leaf(1, 8, 12, dtype=dtypes.int64)
     rows = Placement(mesh, (Split(0),))
     found = partition((along(ops.GATHER, x, labels, 1),), {0: rows, 1: rows}, [FREE])
-    assert found.placements == (rows,) and not list(exchanges(found.roots))
+    assert found.placements == (rows,) and not list(collectives(found.roots))
 
 
 @pytest.mark.slow
@@ -234,7 +240,7 @@ def test_a_block_is_not_taken_for_the_whole() -> None:
 
 
 class Late(Rank):
-    """A rank whose exchanges happen when somebody waits for them."""
+    """A rank whose collectives happen when somebody waits for them."""
 
     def start(self, name: str, options: tuple[Any, ...], xs: Any) -> Any:
         sent = [x.copy() for x in xs]
@@ -242,7 +248,7 @@ class Late(Rank):
 
 
 def test_one_program_serves_all_ranks() -> None:
-    """Compiled once, with exchanges that end as late as they may, for a network and its gradients.
+    """Compiled once, with collectives that end as late as they may, for a network and gradients.
 
     Weights are stored in blocks along one axis and divided for computing along the other.
     """
@@ -295,7 +301,7 @@ def test_one_program_serves_all_ranks() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
-def test_exchanges_begin_early_and_end_late() -> None:
+def test_collectives_begin_early_and_end_late() -> None:
     """A gradient that nobody needs yet is under way while others are computed."""
     mesh = MESHES[0]
     x, w = leaf(0, 64, 32), [leaf(k + 1, 32, 32) for k in range(4)]
@@ -313,7 +319,7 @@ def test_exchanges_begin_early_and_end_late() -> None:
         found = partition(tuple(new), rows, [None] * 4)
     records = compile_graph(found.roots, frozenset(), get("cpu")).records
     waited = waits(records)
-    starts = [k for k, r in enumerate(records) if isinstance(r, Host) and r.is_exchange]
+    starts = [k for k, r in enumerate(records) if isinstance(r, Host) and r.is_collective]
     ends = {k: at for at, found_ in enumerate(waited) for k in found_}
     assert len(starts) == 4 and set(ends) == set(starts)
     # When the first ends, all have begun: only the last one has nothing left to overlap with.

@@ -10,7 +10,7 @@ import pytest
 
 import genesis
 import genesis.distributed as gd
-from genesis.compiler.partition import FREE, Partitioned, exchanges, partition
+from genesis.compiler.partition import FREE, Partitioned, collectives, partition
 from genesis.ir.placement import MeshShape, Placement, Split
 from genesis.nn import functional as F  # noqa: N812
 
@@ -86,8 +86,8 @@ def test_keys_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
     args = [genesis.randn(shape) for _ in range(4)]
     found = divided(monkeypatch, mesh, {shape: Split(2)}, step, *args)
-    calls = [n.attr for n, _ in exchanges(found.roots)]
-    assert {c.name for c in calls} == {"exchange.permute"}
+    calls = [n.attr for n, _ in collectives(found.roots)]
+    assert {c.name for c in calls} == {"collectives.permute"}
     ring = [c for c in calls if c.options[2] == (3, 0, 1, 2)]
     # Keys and values, in two chunks each, three times; then their gradients, until they are home.
     assert [len(c.operands) for c in ring] == [4] * 7
@@ -106,7 +106,7 @@ def test_tokens_go_to_experts(monkeypatch: pytest.MonkeyPatch, count: int) -> No
 
     splits = dict.fromkeys((shape, (4, 32, 128), (4, 128, 32)), Split(0))
     found = divided(monkeypatch, mesh, splits, step, genesis.randn(shape))
-    names = Counter(n.attr.name.removeprefix("exchange.") for n, _ in exchanges(found.roots))
+    names = Counter(n.attr.name.removeprefix("collectives.") for n, _ in collectives(found.roots))
     assert names == {"all_to_all": 4, "all_reduce": 1}  # the router's gradient
 
 
@@ -144,6 +144,6 @@ def test_a_divided_sequence_is_turned_not_gathered(monkeypatch: pytest.MonkeyPat
         lambda x: (x * 2).reshape(-1, 8) * 3,
         genesis.randn(shape),
     )
-    ((call, nbytes),) = exchanges(found.roots)
-    assert call.attr.name == "exchange.all_to_all" and nbytes == 4 * 3 * 8 * 4
+    ((call, nbytes),) = collectives(found.roots)
+    assert call.attr.name == "collectives.all_to_all" and nbytes == 4 * 3 * 8 * 4
     assert found.placements[0] is not None and found.placements[0].splits == (Split(0),)

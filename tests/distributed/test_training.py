@@ -61,12 +61,12 @@ def compare(count: int, model: str, strategies: str, steps: int) -> None:
 
 
 def test_two_processes() -> None:
-    """Exchanges of all types, errors, a training, programs that differ, the end of one process.
+    """Collectives of all types, errors, a training, programs that differ, the end of one process.
 
     One test, because starting processes takes longer than what they do.
     """
     parts = (
-        "exchanges",
+        "collectives",
         "errors",
         "constraints",
         "meshes",

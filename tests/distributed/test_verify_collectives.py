@@ -1,4 +1,4 @@
-"""Exchanges are proven before anything runs: planted mistakes are found, right ones pass."""
+"""Collectives are proven before anything runs: planted mistakes are found, right ones pass."""
 
 from __future__ import annotations
 
@@ -60,36 +60,39 @@ def step() -> tuple[tuple[Node, ...], dict[int, Placement], list[Placement | Non
     return found.roots, leaves, list(found.placements)
 
 
-def exchange(n: Node, name: str) -> bool:
+def collective(n: Node, name: str) -> bool:
     return n.op is ops.ITEM and n.inputs[0].op is ops.CALL and name in n.inputs[0].attr.name
 
 
 def called(x: Node, name: str, shape: Any, *options: Any) -> Node:
     call = LibraryCall(
-        f"exchange.{name}", (MESH.name, "a", *options), ((x.dtype, x.shape),), ((x.dtype, shape),)
+        f"collectives.{name}",
+        (MESH.name, "a", *options),
+        ((x.dtype, x.shape),),
+        ((x.dtype, shape),),
     )
     return node(ops.ITEM, (node(ops.CALL, (x,), call, x.dtype, ()),), 0, x.dtype, shape)
 
 
 def dropped(n: Node) -> Node | None:
-    return n.inputs[0].inputs[0] if exchange(n, "all_reduce") else None
+    return n.inputs[0].inputs[0] if collective(n, "all_reduce") else None
 
 
 def twice(n: Node) -> Node | None:
-    return called(n, "all_reduce", n.shape, "sum") if exchange(n, "all_reduce") else None
+    return called(n, "all_reduce", n.shape, "sum") if collective(n, "all_reduce") else None
 
 
 def greatest(n: Node) -> Node | None:
     return (
         called(n.inputs[0].inputs[0], "all_reduce", n.shape, "max")
-        if exchange(n, "all_reduce")
+        if collective(n, "all_reduce")
         else None
     )
 
 
 def with_a_bias(n: Node) -> Node | None:
     """What all have is added before the sum, as a bias to rows of a divided product."""
-    if not exchange(n, "all_reduce"):
+    if not collective(n, "all_reduce"):
         return None
     x = n.inputs[0].inputs[0]
     return called(
@@ -99,7 +102,7 @@ def with_a_bias(n: Node) -> Node | None:
 
 def bent(n: Node) -> Node | None:
     """A function of partial sums instead of one of their sum."""
-    if not exchange(n, "all_reduce"):
+    if not collective(n, "all_reduce"):
         return None
     x = elementwise(ops.TANH, n.inputs[0].inputs[0])
     return called(x, "all_reduce", x.shape, "sum")
@@ -107,7 +110,7 @@ def bent(n: Node) -> Node | None:
 
 def gathered(n: Node) -> Node | None:
     """Partial sums one after the other."""
-    x = n.inputs[0].inputs[0] if exchange(n, "all_reduce") else None
+    x = n.inputs[0].inputs[0] if collective(n, "all_reduce") else None
     if x is None:
         return None
     both = called(x, "all_gather", (2 * x.shape[0], *x.shape[1:]))
@@ -152,9 +155,9 @@ def test_wrong_blocks_are_found() -> None:
 
 
 def mutated(n: Node, draw: random.Random) -> Node | None:
-    """One exchange done wrong."""
+    """One collective done wrong."""
     call, x = n.inputs[0].attr, n.inputs[0].inputs[n.attr]
-    name = call.name.removeprefix("exchange.")
+    name = call.name.removeprefix("collectives.")
     if name == "all_reduce":
         return draw.choice((x, _again(n, "max"), elementwise(ops.ADD, n, n)))
     if name == "all_gather":
@@ -177,7 +180,7 @@ def _again(n: Node, how: str) -> Node:
 
 
 def test_mistakes_in_random_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of the exchanges that are left out, or done in another way, are found to be wrong."""
+    """Most of the collectives that are left out, or done in another way, are found to be wrong."""
     monkeypatch.setattr(random_values, "EXTENTS", (2, 4, 6, 6, 8, 12, 12, 24))
     found = tried = 0
     for seed in range(60):
@@ -187,7 +190,7 @@ def test_mistakes_in_random_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
         if not leaves:
             continue
         made = partition(case.roots, leaves, [FREE] * len(case.roots))
-        items = [n for n in topological(made.roots) if exchange(n, "exchange.")]
+        items = [n for n in topological(made.roots) if collective(n, "collectives.")]
         for n in items[:2]:
             wrong = mutated(n, draw)
             if wrong is None:
@@ -222,7 +225,7 @@ def _differs(made: Any, roots: Any, case: Any, shapes: Any, leaves: Any) -> bool
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Program]:
-    """Two exchanges under way while kernels run."""
+    """Two collectives under way while kernels run."""
     x, w = leaf(0, 64, 32), [leaf(k + 1, 32, 32) for k in range(3)]
     hidden = [x]
     for weight in w:
@@ -240,7 +243,7 @@ def program() -> Iterator[Program]:
 
 
 def starts(program: Program) -> list[int]:
-    return [k for k, r in enumerate(program.records) if isinstance(r, Host) and r.is_exchange]
+    return [k for k, r in enumerate(program.records) if isinstance(r, Host) and r.is_collective]
 
 
 def test_what_is_under_way_is_left_alone(program: Program) -> None:
@@ -257,8 +260,8 @@ def test_what_is_under_way_is_left_alone(program: Program) -> None:
     assert at < last
     for wrong, says in (
         (moved(None), "not waited for"),  # no WAIT
-        (moved(last), "touches what exchange"),  # a late one
-        (moved(at + 1), "touches what exchange"),
+        (moved(last), "touches what collective"),  # a late one
+        (moved(at + 1), "touches what collective"),
         (moved(k), "not free|touches"),  # before it has begun
         ([[*n, k] if m == last else n for m, n in enumerate(ends)], "not once"),  # two
         (moved(None, others[0]), "not waited for"),
@@ -274,12 +277,12 @@ def test_memory_under_way_belongs_to_nobody_else(program: Program) -> None:
     spare = program.temporaries[slot - first]
     for life in (replace(spare, last=spare.first), replace(spare, first=spare.first + 1)):
         changed = [life if t is spare else t for t in program.temporaries]
-        with pytest.raises(WrongProgram, match="not free meanwhile"):
+        with pytest.raises(WrongProgram, match="is not free"):
             verify_flights(replace(program, temporaries=tuple(changed)))
     record = program.records[k]
     into = replace(record, results=(record.results[0]._replace(pointer=0), *record.results[1:]))
     records = tuple(into if r is record else r for r in program.records)
-    with pytest.raises(WrongProgram, match="not free meanwhile"):  # an input
+    with pytest.raises(WrongProgram, match="is not free"):  # an input
         verify_flights(replace(program, records=records))
 
 
@@ -326,7 +329,7 @@ def test_a_result_that_nobody_reads_has_memory_until_it_has_come() -> None:
     """It arrives with the others: what would lie in its place meanwhile would be overwritten."""
     x, w = leaf(0, 64, 64), leaf(1, 64, 64)
     forms = ((x.dtype, x.shape),) * 2
-    call = LibraryCall("exchange.all_reduce", (MESH.name, "a", "sum"), forms, forms)
+    call = LibraryCall("collectives.all_reduce", (MESH.name, "a", "sum"), forms, forms)
     y = matmul(x, w)
     both = node(ops.CALL, (y, elementwise(ops.TANH, y)), call, x.dtype, ())
     for _ in range(3):  # work that does not wait, and takes memory

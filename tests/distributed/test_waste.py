@@ -1,4 +1,4 @@
-"""What a step exchanges and keeps is what it must, and no more."""
+"""What a step collectives and keeps is what it must, and no more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import genesis
 import genesis.distributed as gd
 from genesis import nn, optim
-from genesis.compiler.partition import buckets, exchanges
+from genesis.compiler.partition import buckets, collectives
 from genesis.nn import functional as F  # noqa: N812
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -26,7 +26,7 @@ RANKS = 4
 
 
 def gpt(layers: int, mesh: Pretended, **rules: Any) -> tuple[int, Counter[str], Counter[str]]:
-    """Bytes of weights, and what a training step exchanges: how often, and bytes of results."""
+    """Bytes of weights, and what a training step collectives: how often, and bytes of results."""
     model = GPT(layers)
     optimizer = optim.AdamW(model.parameters(), lr=1e-2)
     gd.place(model, optimizer, mesh, **rules)
@@ -42,8 +42,8 @@ def gpt(layers: int, mesh: Pretended, **rules: Any) -> tuple[int, Counter[str], 
 
     x, y = (mesh.batch(genesis.tensor(ids)) for _ in range(2))
     count, moved = Counter[str](), Counter[str]()
-    for n, given in exchanges(divided(step, x, y).roots):
-        name = n.attr.name.removeprefix("exchange.")
+    for n, given in collectives(divided(step, x, y).roots):
+        name = n.attr.name.removeprefix("collectives.")
         got = sum(int(np.prod(shape)) * dtype.itemsize for dtype, shape in n.attr.results)
         count[name] += 1
         moved[name] += max(given, got)
@@ -52,7 +52,7 @@ def gpt(layers: int, mesh: Pretended, **rules: Any) -> tuple[int, Counter[str], 
 
 @pytest.mark.parametrize("bucket", (buckets.BUCKET, 1 << 16))
 def test_data_parallel_moves_gradients(monkeypatch: pytest.MonkeyPatch, bucket: int) -> None:
-    """Once, in as few exchanges as their bytes take, and two more: the loss and the norm."""
+    """Once, in as few collectives as their bytes take, and two more: the loss and the norm."""
     monkeypatch.setattr(buckets, "BUCKET", bucket)
     with pretended(dp=RANKS) as mesh:
         weights, count, moved = gpt(3, mesh)
@@ -144,13 +144,13 @@ def _step(model: nn.Module, optimizer: optim.Optimizer) -> Callable[..., Any]:
 
 
 def timeline(report: Any, ratio: float) -> tuple[float, float]:
-    """How long a step takes whose exchanges take `ratio` of what its kernels do, one by one.
+    """How long a step takes whose collectives take `ratio` of what its kernels do, one by one.
 
     Kernels take as long as they move bytes, and so does the network. What all kernels take is 1.
     """
     kernels = [k.nbytes * k.repeats for k in report.kernels]
     parts = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": RANKS}  # of what is given
-    sent = {call: call.nbytes * parts[call.name[9:]] for call in report.calls}
+    sent = {call: call.nbytes * parts[call.name.rpartition(".")[2]] for call in report.calls}
     carried = sum(sent.values())
     now = free = 0.0
     flying: list[tuple[int, float]] = []  # the kernel that waits, and when it may go on
@@ -170,7 +170,7 @@ def timeline(report: Any, ratio: float) -> tuple[float, float]:
 def test_most_of_what_is_exchanged_is_hidden(
     monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any]
 ) -> None:
-    """Where exchanges take half as long as kernels, with buckets that are small against them."""
+    """Where collectives take half as long as kernels, with buckets that are small against them."""
     width, layers = 64, 12
     monkeypatch.setattr(buckets, "BUCKET", width * width * 4)
     with pretended(dp=RANKS) as mesh:

@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 MAP = ROOT / "docs" / "contributing" / "index.md"
 PAGES = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FOLDER_MAP = ROOT / "docs" / "architecture.md"
 
 #: The four layers, from above. One may call what is in those below it.
 LAYERS = (("tensor",), ("functional", "autograd"), ("ndarray",), ("compiler", "backends"))
@@ -57,13 +58,20 @@ def test_every_folder_has_a_row() -> None:
     assert folders <= covered, sorted(folders - covered)
 
 
-def test_files_that_pages_name_exist() -> None:
+def test_files_that_texts_name_exist() -> None:
+    """In pages and in docstrings; in a row of the folder map, in the folders of that row."""
     files = {str(p.relative_to(ROOT)) for p in ROOT.glob("*/**/*") if p.suffix in (".py", ".pyi")}
+    texts = [(p, p.read_text(), files) for p in (*PAGES, *ROOT.glob("genesis/**/*.py"))]
+    for row in re.findall(r"^\| `genesis/.*$", FOLDER_MAP.read_text(), re.MULTILINE):
+        folders = tuple(re.findall(r"`(genesis/\w[\w/]*/)`", row.split("|")[1]))
+        if folders:
+            inside = {f for f in files if f.startswith(folders)}
+            texts.append((FOLDER_MAP, re.sub(r"`\w+/[\w/.]+`", "", row.split("|")[2]), inside))
     missing = [
-        f"{page.relative_to(ROOT)}: {name}"
-        for page in PAGES
-        for name in re.findall(r"`([\w]+(?:/[\w]+)+\.pyi?)`", page.read_text())
-        if not any(f == name or f.endswith(f"/{name}") for f in files)
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, text, known in texts
+        for name in re.findall(r"`(\w+(?:/\w+)*\.pyi?)`", text)
+        if not any(f == name or f.endswith(f"/{name}") for f in known)
     ]
     assert not missing, missing
 

@@ -139,6 +139,18 @@ def test_no_wildcard_imports() -> None:
     assert not wild
 
 
+def test_benchmarks_import_what_is_there() -> None:
+    """They are run by hand, long after somebody moved what they need."""
+    imports = {
+        f"from {node.module} import {alias.name}"
+        for path in ROOT.glob("benchmarks/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("genesis")
+        for alias in node.names
+    }
+    python("\n".join(sorted(imports)))
+
+
 #: Code that knows a kind of chip by name: a device or backend compared with one of them.
 NAMED_CHIP = re.compile(r"""(device|where|backend\.name)\b *[!=]= *["'](cpu|cuda|hip)["']""")
 

@@ -95,7 +95,7 @@ class _Mixed:
 
     def __init__(self, records: Sequence[base.Record], loaded: Mapping[str, _Code]) -> None:
         self._parts: list[_Native | base.Host | tuple[base.Repeat, _Mixed]] = []
-        self._waits: list[list[int]] = []  # for every part, the exchanges it waits for
+        self._waits: list[list[int]] = []  # for every part, the collectives it waits for
         self.runs = 0
         native: list[base.Record] = []
         for record, awaited in zip(records, base.waits(records), strict=False):
@@ -116,11 +116,11 @@ class _Mixed:
     def run(self, frame: array[int]) -> None:
         flying: dict[int, Callable[[], None]] = {}
         for part, awaited in zip(self._parts, self._waits, strict=True):
-            for exchange in awaited:
-                flying.pop(exchange)()
+            for collective in awaited:
+                flying.pop(collective)()
             if isinstance(part, base.Host):
                 finish = _start(part, frame)
-                if part.is_exchange:
+                if part.is_collective:
                     flying[id(part)] = finish
                 else:
                     finish()
@@ -138,22 +138,22 @@ class _Mixed:
         found: list[base.Timing] = []
         flying: dict[int, tuple[int, int, Callable[[], None]]] = {}
 
-        def ended(exchange: int) -> None:
-            place, start, finish = flying.pop(exchange)
+        def ended(collective: int) -> None:
+            place, start, finish = flying.pop(collective)
             finish()
             end = perf_counter_ns()
             found[place] = base.Timing(1, end - start, start, end)
 
         for part, awaited in zip(self._parts, self._waits, strict=True):
-            for exchange in awaited:
-                ended(exchange)
+            for collective in awaited:
+                ended(collective)
             if isinstance(part, _Native):
                 found += part.timed(frame)
                 continue
             start, inside = perf_counter_ns(), list[base.Timing]()
             if isinstance(part, base.Host):
                 finish = _start(part, frame)
-                if part.is_exchange:
+                if part.is_collective:
                     flying[id(part)] = len(found), start, finish
                 else:
                     finish()
@@ -164,8 +164,8 @@ class _Mixed:
                     inside = list(map(base.Timing.again, inside, now)) if inside else now
             end = perf_counter_ns()
             found += [base.Timing(1, end - start, start, end), *inside]
-        for exchange in list(flying):
-            ended(exchange)
+        for collective in list(flying):
+            ended(collective)
         self.runs += 1
         return found
 

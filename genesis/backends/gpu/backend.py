@@ -21,7 +21,7 @@ from genesis.backends.gpu.runtime import amd, mapped_host_memory, memory, nvidia
 from genesis.backends.gpu.runtime.driver import Driver, DriverError, GPUDevice
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
-from genesis.ir.numpy_library.exchange import carrier
+from genesis.ir.numpy_library.collectives import carrier
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
@@ -171,8 +171,8 @@ class GPUBackend(base.Backend):
             records, self._code, self.device, self._transfers, library, self.link
         )
 
-    def link(self, mesh: str, axis: str) -> program.ExchangeLink | None:
-        """What carries exchanges along an axis of a mesh, if it is not the host."""
+    def link(self, mesh: str, axis: str) -> program.CollectiveLink | None:
+        """What carries collectives along an axis of a mesh, if it is not the host."""
         return None
 
     @cached_property
@@ -237,9 +237,9 @@ class CUDABackend(GPUBackend):
 
         return Mathematics(self.device, self.pool, self._transfers)
 
-    def link(self, mesh: str, axis: str) -> program.ExchangeLink | None:
+    def link(self, mesh: str, axis: str) -> program.CollectiveLink | None:
         """NCCL, where all processes have it, and a device each."""
-        found: program.ExchangeLink | None = carrier(mesh).link(axis, self)
+        found: program.CollectiveLink | None = carrier(mesh).link(axis, self)
         return found
 
 

@@ -1,8 +1,8 @@
-"""Buckets: exchanges that do not wait for each other become one.
+"""Buckets: collectives that do not wait for each other become one.
 
-An exchange has a price of its own, however little it carries, and a training step has hundreds of
-gradients. The *depth* of an exchange is the number of exchanges before it on the longest way from
-the inputs: those of one depth cannot depend on each other. So exchanges of the same kind, axis,
+A collective has a price of its own, however little it carries, and a training step has hundreds of
+gradients. The *depth* of a collective is the number of them before it on the longest way from the
+inputs: those of one depth cannot depend on each other. So collectives of the same kind, axis,
 element type and depth are put together in the order in which they become ready, or are needed if
 they are ready from the start, up to `BUCKET` bytes.
 """
@@ -16,14 +16,14 @@ from genesis.compiler.partition.resharding import elements
 from genesis.ir import ops
 from genesis.ir.node import LibraryCall, Node, node, topological
 
-#: Bytes of a bucket; beyond that size, a larger exchange is not much cheaper per byte.
+#: Bytes of a bucket; beyond that size, a larger collective is not much cheaper per byte.
 BUCKET = 4 << 20
 
 
 def bucketed(
     roots: Sequence[Node], origins: Mapping[Node, Node]
 ) -> tuple[tuple[Node, ...], dict[Node, Node]]:
-    """The graph with its exchanges in buckets, and the origins of its nodes."""
+    """The graph with its collectives in buckets, and the origins of its nodes."""
     order = topological(roots)
     members = _members(order)
     made: dict[Node, Node] = {}
@@ -49,15 +49,15 @@ def bucketed(
 
 
 def _members(order: Sequence[Node]) -> dict[Node, list[Node]]:
-    """For every exchange, those that it is put together with."""
+    """For every collective, those that it is put together with."""
     depth: dict[Node, int] = {}
     open_: dict[Any, list[Node]] = {}
     members: dict[Node, list[Node]] = {}
     filled: dict[int, int] = {}
     for n in order:
-        depth[n] = max((depth[i] for i in n.inputs), default=0) + is_exchange(n)
+        depth[n] = max((depth[i] for i in n.inputs), default=0) + is_collective(n)
     when = _moments(order)
-    for n in sorted(filter(is_exchange, order), key=when.__getitem__):
+    for n in sorted(filter(is_collective, order), key=when.__getitem__):
         key = depth[n], n.attr.name, n.attr.options, n.dtype
         forms = (*n.attr.operands, *n.attr.results)  # what is gathered is more than what is sent
         nbytes = max(elements(shape) for _, shape in forms) * n.dtype.itemsize
@@ -71,17 +71,17 @@ def _members(order: Sequence[Node]) -> dict[Node, list[Node]]:
     return members
 
 
-def is_exchange(n: Node) -> bool:
-    """Whether a node is an exchange between ranks."""
-    return n.op is ops.CALL and bool(n.attr.is_exchange)
+def is_collective(n: Node) -> bool:
+    """Whether a node is a collective between ranks."""
+    return n.op is ops.CALL and bool(n.attr.is_collective)
 
 
 def _moments(order: Sequence[Node]) -> dict[Node, int]:
-    """When exchanges can begin, counted in operations; if that is at once, when they are needed."""
+    """When collectives can begin, counted in operations; if at once, when they are needed."""
     level: dict[Node, int] = {}
     computed: set[Node] = set()
     for n in order:
-        moves = n.op.is_movement or n.op is ops.ITEM or is_exchange(n)
+        moves = n.op.is_movement or n.op is ops.ITEM or is_collective(n)
         level[n] = max((level[i] for i in n.inputs), default=0) + (not moves)
         if n.inputs and (not moves or not computed.isdisjoint(n.inputs)):
             computed.add(n)
@@ -90,7 +90,7 @@ def _moments(order: Sequence[Node]) -> dict[Node, int]:
         at = level[n] if n in computed else needed.get(n, level[n])
         for i in n.inputs:
             needed[i] = min(needed.get(i, at), at)
-    return {n: level[n] if n in computed else needed[n] for n in order if is_exchange(n)}
+    return {n: level[n] if n in computed else needed[n] for n in order if is_collective(n)}
 
 
 def _ordered(order: Sequence[Node], members: Mapping[Node, list[Node]]) -> list[Node]:

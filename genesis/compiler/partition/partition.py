@@ -125,14 +125,14 @@ def described(roots: Sequence[Node]) -> list[tuple[Node, str]]:
     return found
 
 
-def exchanges(roots: Sequence[Node]) -> Iterator[tuple[Node, int]]:
-    """The exchanges of a graph, in order, each with the bytes that a rank hands over."""
+def collectives(roots: Sequence[Node]) -> Iterator[tuple[Node, int]]:
+    """The collectives of a graph, in order, each with the bytes that a rank hands over."""
     for n in topological(roots):
-        if n.op is ops.CALL and n.attr.is_exchange:
+        if n.op is ops.CALL and n.attr.is_collective:
             what: LibraryCall = n.attr
             yield n, sum(elements(s) * d.itemsize for d, s in what.operands)
 
 
 __all__ = [
-    "FREE", "Partitioned", "Wanted", "constraints", "described", "exchanges", "partition",
+    "FREE", "Partitioned", "Wanted", "constraints", "described", "collectives", "partition",
 ]  # fmt: skip

@@ -58,7 +58,7 @@ def _levels(order: Sequence[Node]) -> dict[Node, int]:
     """When nodes can be computed, counted in operations."""
     level: dict[Node, int] = {}
     for n in order:
-        moves = n.op.is_movement or n.op is ops.ITEM or buckets.is_exchange(n)
+        moves = n.op.is_movement or n.op is ops.ITEM or buckets.is_collective(n)
         level[n] = max((level[i] for i in n.inputs), default=0) + (not moves)
     return level
 
@@ -79,7 +79,7 @@ def _sources(order: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _gathers(n: Node) -> bool:
-    return buckets.is_exchange(n) and n.attr.name == "exchange.all_gather"
+    return buckets.is_collective(n) and n.attr.name == "collectives.all_gather"
 
 
 def _moves(n: Node) -> bool:
@@ -110,7 +110,7 @@ def _turns(order: Sequence[Node], source: Mapping[Node, Node]) -> dict[Node, lis
 
 
 def _called(n: Node, turn: int) -> Node:
-    """The result of gathering something for a turn: the same exchange, but not the same node."""
+    """The result of gathering something for a turn: the same collective, but not the same node."""
     if not turn:
         return n
     (call,) = n.inputs

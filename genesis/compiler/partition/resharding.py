@@ -2,7 +2,7 @@
 
 A state is None (all of it), the number of a dimension (this rank's block along it), or `PARTIAL`:
 an array of the whole shape, and the sum over all ranks is the node. A conversion is free (a slice),
-or an exchange, which is a CALL. Exchanges work along the first dimension; what else a conversion
+or a collective, which is a CALL. Collectives work along the first dimension; what else a conversion
 takes is movement, which fuses with its surroundings.
 """
 
@@ -76,11 +76,11 @@ class Conversions:
         return node(ops.RESHAPE, (got,), None, x.dtype, tuple(final))
 
     def call(self, name: str, x: Node, first: object = None, *options: object) -> Node:
-        """The result of an exchange; `first` is its new first extent."""
+        """The result of a collective; `first` is its new first extent."""
         shape = x.shape if first is None else (first, *x.shape[1:])
         options = (self.mesh, self.axis, *options)
         operand, result = (x.dtype, x.shape), (x.dtype, shape)
-        what = LibraryCall(f"exchange.{name}", options, (operand,), (result,))  # type: ignore[arg-type]
+        what = LibraryCall(f"collectives.{name}", options, (operand,), (result,))  # type: ignore[arg-type]
         called = node(ops.CALL, (x,), what, x.dtype, ())
         return node(ops.ITEM, (called,), 0, x.dtype, shape)  # type: ignore[arg-type]
 

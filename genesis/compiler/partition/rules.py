@@ -433,15 +433,15 @@ def as_real(p: AxisPass, n: Node) -> ShardedForm:
 
 # ---- boundaries
 def item(p: AxisPass, n: Node) -> ShardedForm | Node:
-    """A result of a call; exchanges along other axes of the mesh go on with blocks."""
+    """A result of a call; collectives along other axes of the mesh go on with blocks."""
     called = n.inputs[0]
     if is_constraint(called):
         return _constrained(p, n)
-    if called.op is not ops.CALL or not called.attr.is_exchange:
+    if called.op is not ops.CALL or not called.attr.is_collective:
         return node(n.op, (p.to(called, None),), n.attr, n.dtype, n.shape)
     x = called.inputs[0]
     state = p.state[x]
-    reduces = called.attr.name == "exchange.all_reduce"
+    reduces = called.attr.name == "collectives.all_reduce"
     if state == PARTIAL and not (not reduces or called.attr.options[2] == "sum"):
         state = None
     if state == 0 and not reduces:
@@ -451,7 +451,7 @@ def item(p: AxisPass, n: Node) -> ShardedForm | Node:
 
 def is_constraint(n: Node) -> bool:
     """Whether a node says where its operand is to lie (`genesis.distributed.constrain`)."""
-    return n.op is ops.CALL and n.attr.name == "placement.constrain"
+    return n.op is ops.CALL and n.attr.name == "sharding_constraint.constrain"
 
 
 def _constrained(p: AxisPass, n: Node) -> Node:
@@ -470,7 +470,7 @@ def _constrained(p: AxisPass, n: Node) -> Node:
 
 
 def _again(p: AxisPass, n: Node, x: Node, shape: Any) -> Node:
-    """An exchange along another axis, or a constraint, of what this rank has."""
+    """A collective along another axis, or a constraint, of what this rank has."""
     what = n.inputs[0].attr
     forms = ((x.dtype, x.shape),), ((n.dtype, shape),)
     call = type(what)(what.name, what.options, *forms)
@@ -478,8 +478,8 @@ def _again(p: AxisPass, n: Node, x: Node, shape: Any) -> Node:
 
 
 def called(p: AxisPass, n: Node) -> ShardedForm | Node:
-    """A call needs everything; an exchange or a constraint is made again with its result."""
-    if n.attr.is_exchange or is_constraint(n):
+    """A call needs everything; a collective or a constraint is made again with its result."""
+    if n.attr.is_collective or is_constraint(n):
         return n
     return whole(p, n)
 

@@ -268,8 +268,8 @@ class _Assembly:
         position = len(self.steps)
         operands = [self.slot(n, places) for n in step.arguments]
         results: list[int] = []
-        # The results of an exchange come all at once, when the first of them is read.
-        late = step.call.is_exchange
+        # The results of a collective come all at once, when the first of them is read.
+        late = step.call.is_collective
         ends = max(last_use.values(), default=position) if late else position
         for k, (dtype, shape) in enumerate(step.call.results):
             item = step.items.get(k)

@@ -1,6 +1,6 @@
-"""The order of launches around exchanges: begin early, wait late.
+"""The order of launches around collectives: begin early, wait late.
 
-An exchange goes on while kernels run, from its own place to the first that reads its results. So
+A collective goes on while kernels run, from its own place to the first that reads its results. So
 it comes as soon as what it sends is there, and what waits for it lets others go first, as long as
 those go on with something that is there already: work that starts from inputs alone, and could as
 well be done later, would only take memory. What is gathered of inputs is begun one gathering ahead:
@@ -19,15 +19,15 @@ from genesis.ir.node import Node
 
 
 def overlapped(order: Sequence[int], steps: Steps) -> list[int]:
-    """The steps in an order in which exchanges overlap with what does not need them."""
-    if not any(is_exchange(steps[k]) for k in order):
+    """The steps in an order in which collectives overlap with what does not need them."""
+    if not any(is_collective(steps[k]) for k in order):
         return list(order)
     return _Queue(order, steps).run()
 
 
-def is_exchange(step: object) -> bool:
-    """Whether a step is an exchange between processes."""
-    return isinstance(step, LoweredCall) and step.call.is_exchange
+def is_collective(step: object) -> bool:
+    """Whether a step is a collective between processes."""
+    return isinstance(step, LoweredCall) and step.call.is_collective
 
 
 class _Queue:
@@ -36,7 +36,7 @@ class _Queue:
     def __init__(self, order: Sequence[int], steps: Steps) -> None:
         self._steps, self._left = steps, list(order)
         self._done: list[int] = []
-        self._flying: dict[int, set[Node]] = {}  # exchanges, and the results that they owe
+        self._flying: dict[int, set[Node]] = {}  # collectives, and the results that they owe
         self._ahead: dict[int, set[Node]] = {}  # what was gathered and nobody has used yet
         self._computed = {n for step in steps for n in results_of(step)}
         self._reads = {k: _reads(steps[k]) for k in order}
@@ -55,14 +55,14 @@ class _Queue:
             self._missing[k] = needs - {k}
 
     def _senders(self, order: Sequence[int]) -> set[int]:
-        """The exchanges, and what is computed for nobody but them."""
-        sent = {n for k in order if is_exchange(self._steps[k]) for n in self._reads[k]}
-        others = [k for k in order if not is_exchange(self._steps[k])]
+        """The collectives, and what is computed for nobody but them."""
+        sent = {n for k in order if is_collective(self._steps[k]) for n in self._reads[k]}
+        others = [k for k in order if not is_collective(self._steps[k])]
         kept = {n for k in others for n in self._reads[k]}
         found = {k for k in others if sent.issuperset(results_of(self._steps[k]))}
         return {
             k for k in order
-            if is_exchange(self._steps[k])
+            if is_collective(self._steps[k])
             or (k in found and kept.isdisjoint(results_of(self._steps[k])))
         }  # fmt: skip
 
@@ -96,20 +96,20 @@ class _Queue:
         self._done.append(k)
         for needs in self._missing.values():
             needs.discard(k)
-        if is_exchange(self._steps[k]):
+        if is_collective(self._steps[k]):
             self._flying[k] = set(results_of(self._steps[k]))
             if not self._goes_on(k):
                 self._ahead[k] = self._flying[k]
 
     def _prefetch(self) -> None:
         """Begin to gather what is needed next."""
-        following = (k for k in self._left if is_exchange(self._steps[k]))
+        following = (k for k in self._left if is_collective(self._steps[k]))
         k = next((k for k in following if not self._goes_on(k)), None)
         if k is not None and not self._missing[k]:
             self._take(k)
 
     def _waits(self, k: int) -> bool:
-        """Whether a step reads what an exchange still owes."""
+        """Whether a step reads what a collective still owes."""
         return any(not owed.isdisjoint(self._reads[k]) for owed in self._flying.values())
 
     def _goes_on(self, k: int) -> bool:

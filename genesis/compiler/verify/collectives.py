@@ -1,4 +1,4 @@
-"""Prove exchanges: what ranks do together is right before anything runs.
+"""Prove collectives: what ranks do together is right before anything runs.
 
 Four questions, each with its own check, which knows nothing of the passes that made the answer:
 
@@ -6,8 +6,8 @@ Four questions, each with its own check, which knows nothing of the passes that 
   the mesh a node is *the same* on all ranks, a *block*, or a *partial sum*. These states are found
   anew, from how the leaves lie: a sum of what all have would count it several times, a partial sum
   that passes for the whole leaves something out, blocks along different dimensions do not meet.
-* `verify_flights`: between its START and its WAIT nothing touches what an exchange receives, and no
-  other value lies there, whatever the sizes are.
+* `verify_flights`: between its START and its WAIT nothing touches what a collective receives, and
+  no other value lies there, whatever the sizes are.
 * `verify_messages`: what ranks send and receive one by one fits, in an order that ends.
 * `verify_cover`: blocks make up an array, every element once.
 
@@ -136,11 +136,11 @@ class _Axis:
             self.wrong(n, f"a block is cut out of {_told(state)}")
         return UNKNOWN if state == UNKNOWN or len(found) != 1 else frozenset(found)
 
-    # ---- exchanges
+    # ---- collectives
     def called(self, n: Node, given: Sequence[State]) -> State:
-        """A call of the library needs everything; exchanges are looked at by their results."""
+        """A call of the library needs everything; collectives are looked at by their results."""
         call: LibraryCall = n.attr
-        if not call.is_exchange:
+        if not call.is_collective:
             return _needs_all(self, n, given)
         for dtype, shape in (*call.operands, *call.results):
             if any(self.depends(extent) for extent in shape):
@@ -148,19 +148,19 @@ class _Axis:
         return None
 
     def item(self, n: Node) -> State:
-        """What comes of an exchange, or of a call or a loop."""
+        """What comes of a collective, or of a call or a loop."""
         called = n.inputs[0]
-        if called.op is not ops.CALL or not called.attr.is_exchange:
+        if called.op is not ops.CALL or not called.attr.is_collective:
             return self.states[called]
-        name = called.attr.name.removeprefix("exchange.")
+        name = called.attr.name.removeprefix("collectives.")
         state = self.states[called.inputs[n.attr]]
         self.form(n, name, called.attr)
         if called.attr.options[1] != self.axis:
             return self.beside(n, name, called.attr, state)
-        return _EXCHANGES[name](self, n, called.attr, state)
+        return _COLLECTIVES[name](self, n, called.attr, state)
 
     def form(self, n: Node, name: str, call: LibraryCall) -> None:
-        """An exchange gives arrays of the shapes that it is defined to give."""
+        """A collective gives arrays of the shapes that it is defined to give."""
         (kind, given), (dtype, got) = call.operands[n.attr], call.results[n.attr]
         if call.options[1] != self.axis:
             return
@@ -174,7 +174,7 @@ class _Axis:
             self.wrong(n, f"{name} of {kind}{list(given)} does not give {dtype}{list(got)}")
 
     def beside(self, n: Node, name: str, call: LibraryCall, state: State) -> State:
-        """An exchange along another axis does the same with what every rank of this one has."""
+        """A collective along another axis does the same with what every rank of this one has."""
         if state == PARTIAL and name == "all_reduce" and call.options[2] != "sum":
             self.wrong(n, f"the {call.options[2]} of partial sums")
         first = isinstance(state, frozenset) and (0 in state or name == "all_to_all")
@@ -217,7 +217,7 @@ class _Axis:
         return state
 
 
-_EXCHANGES: dict[str, Callable[[_Axis, Node, LibraryCall, State], State]] = {
+_COLLECTIVES: dict[str, Callable[[_Axis, Node, LibraryCall, State], State]] = {
     "all_reduce": _Axis.reduced,
     "all_gather": _Axis.gathered,
     "reduce_scatter": _Axis.scattered,
@@ -497,23 +497,23 @@ def _told(state: State) -> str:
 
 
 def verify_flights(program: Program, ends: Sequence[Sequence[int]] | None = None) -> int:
-    """How many exchanges of a program were proven to be left alone while they are under way.
+    """How many collectives of a program were proven to be left alone while they are under way.
 
-    `ends` says for every record, and for the end, which exchanges are waited for before it; without
-    it, what backends go by (`backends.base.waits`). Raises `WrongProgram`.
+    `ends` says for every record, and for the end, which collectives are waited for before it;
+    without it, what backends go by (`backends.base.waits`). Raises `WrongProgram`.
     """
     records = program.records
     ends = waits(records) if ends is None else ends
-    starts = [k for k, r in enumerate(records) if _is_exchange(r)]
-    inside = [r for r in every(records) if _is_exchange(r)]
+    starts = [k for k, r in enumerate(records) if _is_collective(r)]
+    inside = [r for r in every(records) if _is_collective(r)]
     if len(inside) != len(starts):
-        raise WrongProgram("an exchange in a loop: ranks could repeat it differently often")
+        raise WrongProgram("a collective in a loop: ranks could repeat it differently often")
     if not starts:
         return 0
     awaited = [(k, at) for at, numbers in enumerate(ends) for k in numbers]
     if sorted(k for k, _ in awaited) != starts:
         missing = sorted(set(starts) - {k for k, _ in awaited})
-        raise WrongProgram(f"exchanges {missing or starts} are not waited for, or not once")
+        raise WrongProgram(f"collectives {missing or starts} are not waited for, or not once")
     position = _positions(records)
     for k, at in awaited:
         record = records[k]
@@ -521,15 +521,15 @@ def verify_flights(program: Program, ends: Sequence[Sequence[int]] | None = None
         slots = {x.pointer for x in record.results}
         for between in range(k + 1, at):
             if slots & set(touched(records[between])):
-                raise WrongProgram(f"record {between} touches what exchange {k} is to receive")
+                raise WrongProgram(f"record {between} touches what collective {k} is to receive")
         for slot in slots:
             if at <= k or not _is_free(program, slot, position[k], position[at] - 1):
-                raise WrongProgram(f"memory that exchange {k} receives into is not free meanwhile")
+                raise WrongProgram(f"memory that collective {k} receives into is not free")
     return len(starts)
 
 
-def _is_exchange(record: Record) -> bool:
-    return isinstance(record, Host) and record.is_exchange
+def _is_collective(record: Record) -> bool:
+    return isinstance(record, Host) and record.is_collective
 
 
 def _is_free(program: Program, slot: int, first: int, last: int) -> bool:

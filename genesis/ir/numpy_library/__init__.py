@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Reference = Callable[..., tuple[npt.NDArray[Any], ...]]
 
-MODULES = ("exchange", "fourier", "indexing", "linalg", "placement", "sorting")
+MODULES = ("collectives", "fourier", "indexing", "linalg", "sharding_constraint", "sorting")
 
 
 def started(
@@ -30,10 +30,10 @@ def started(
 ) -> Callable[[], tuple[npt.NDArray[Any], ...]]:
     """Begin an operation on operands that may change from here on; what gives its results.
 
-    Exchanges go on while others compute; everything else is done at once.
+    Collectives go on while others compute; everything else is done at once.
     """
-    if name.startswith("exchange."):
-        from genesis.ir.numpy_library.exchange import start
+    if name.startswith("collectives."):
+        from genesis.ir.numpy_library.collectives import start
 
         return start(name, options, operands)
     results = reference(name)(options, *operands)

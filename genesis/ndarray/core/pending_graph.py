@@ -30,9 +30,11 @@ MOST_FORMS = 1 << 16
 MOST_SIGNATURES = 1 << 12
 
 # A number means one thing for ever: whoever has one finds nothing else by it once it is forgotten.
-_numbers = count(1)
+# It is greater than every place and every count of references: where in a signature the forms begin
+# is never in doubt.
+_numbers = count(1 << 32)
 _forms: dict[Any, int] = {}
-_signatures: dict[tuple[int, ...], int] = {}
+_signatures: dict[tuple[Any, ...], int] = {}
 
 _PLAIN = {Value, CopyPart, SubgraphCopy}
 
@@ -179,7 +181,7 @@ class PendingGraph:
         found = _signatures.get(brief)
         if found is None:
             words, sure = self._described(forms, numbers)
-            full = -1, *begin, *words
+            full = begin, tuple(words)
             found = _signatures.get(full)
             if found is None:
                 found = next(_numbers)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from genesis.ir import ops
 from genesis.ir.node import Node
-from genesis.ir.numpy_library.exchange import PROCESS, Carrier, carrier
+from genesis.ir.numpy_library.collectives import PROCESS, Carrier, carrier
 from genesis.ndarray.core.value import CaptureError, Value
 
 if TYPE_CHECKING:

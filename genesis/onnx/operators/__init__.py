@@ -1,7 +1,7 @@
 """Operators by subject; importing the package fills the table (`genesis.onnx.registry`)."""
 
 from genesis.onnx.operators import (  # noqa: F401
-    attention, contraction, contrib, control, detection, elementwise, host, indexing, learning,
-    losses, movement, normalization, pooling, quantized, random, recurrent, reduction, resizing,
-    signals, texts,
+    classical_ml, contraction, contrib_attention, contrib_quantized, control_flow, detection,
+    elementwise, host, indexing, losses, movement, normalization, pooling, quantized, random,
+    recurrent, reduction, resizing, signals, texts,
 )  # fmt: skip

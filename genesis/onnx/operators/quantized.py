@@ -9,8 +9,8 @@ import numpy as np
 
 from genesis import functional as fn
 from genesis import ndarray as nd
-from genesis.compress.byte_products import as_bytes
-from genesis.compress.byte_products import sums as byte_sums
+from genesis.compress.int8_products import as_bytes
+from genesis.compress.int8_products import sums as byte_sums
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import as_dtype
 from genesis.onnx.dtypes import is_ours, numpy_dtype
@@ -275,7 +275,7 @@ def quantized_conv(
 ) -> Any:  # fmt: skip
     """A convolution of quantised images, as floats.
 
-    Where `channels` are given, the weight is packed (`genesis.compress.byte_products`).
+    Where `channels` are given, the weight is packed (`genesis.compress.int8_products`).
     """
     along = (-1, *(1,) * (x.ndim - 2))
     if not channels:

@@ -5,8 +5,8 @@ Importing this package fills the table `implementations`.
 
 from genesis.torch.aten import (  # noqa: F401 (they register themselves)
     activation, arithmetic, attention, comparison, complexes, contraction, convolution, creation,
-    ctc, cumulative, detection, distance, foreach, fourier, histogram, indexing, interpolation,
-    linalg, loss, movement, normalization, optimizer, pooling, quantization, random, recurrent,
+    ctc, cumulative, detection, distance, fake_quantization, foreach, fourier, histogram, indexing,
+    interpolation, linalg, loss, movement, normalization, optimizer, pooling, random, recurrent,
     reduction, scattering, sorting, special, transformer,
 )  # fmt: skip
 from genesis.torch.aten.registry import (

@@ -13,7 +13,7 @@ from genesis.ndarray.ops.elementary import expm1_of
 from genesis.ndarray.ops.movement import narrow, normal_axis
 from genesis.ndarray.ops.special.formula import result, terms
 from genesis.torch.aten.backward import backward
-from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
+from genesis.torch.aten.half_precision import exact_numbers, rounded_once, widened
 from genesis.torch.aten.registry import generator, implementations, implements, operators, table
 
 _times = exact_numbers(nd.multiply)

@@ -9,7 +9,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType, float64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
-from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
+from genesis.torch.aten.half_precision import exact_numbers, rounded_once, widened
 from genesis.torch.aten.registry import Implementation, implements, operators, table
 
 # ---- functions that arrays have

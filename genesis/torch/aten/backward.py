@@ -15,7 +15,7 @@ from genesis.autograd import enable_grad, grad
 from genesis.functional.function import Context, Function
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.tensor.tensor import Tensor
-from genesis.torch.aten.precision import wide, widened
+from genesis.torch.aten.half_precision import wide, widened
 from genesis.torch.aten.registry import implements
 
 _ALL = (True,) * 8

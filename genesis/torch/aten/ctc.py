@@ -15,7 +15,7 @@ from genesis import ndarray as nd
 from genesis.functional.ctc import Alignments, layout
 from genesis.functional.function import Context
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.precision import wide
+from genesis.torch.aten.half_precision import wide
 from genesis.torch.aten.registry import implements
 
 Lengths = Sequence[int] | NDArray

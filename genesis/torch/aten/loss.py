@@ -22,7 +22,7 @@ from genesis.ir.dtype import int64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.backward import gradients
-from genesis.torch.aten.precision import wide, widened
+from genesis.torch.aten.half_precision import wide, widened
 from genesis.torch.aten.registry import implements
 
 Maybe = NDArray | None

@@ -19,7 +19,7 @@ from genesis.ir.dtype import DType, uint8
 from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.backward import gradient_of
-from genesis.torch.aten.precision import wide
+from genesis.torch.aten.half_precision import wide
 from genesis.torch.aten.reduction import pair
 from genesis.torch.aten.registry import Unsupported, implements
 

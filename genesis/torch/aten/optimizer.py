@@ -13,7 +13,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ir.dtype import float64
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.precision import wide
+from genesis.torch.aten.half_precision import wide
 from genesis.torch.aten.registry import implements
 
 Arrays = list[NDArray]

@@ -15,7 +15,7 @@ from genesis.functional.activation import log_softmax_gradient, softmax_gradient
 from genesis.ir.dtype import DType, bool_, float32, floating, int64, uint8
 from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.precision import wide
+from genesis.torch.aten.half_precision import wide
 from genesis.torch.aten.registry import implements, operators
 
 Dims = int | Sequence[int] | None

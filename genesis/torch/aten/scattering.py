@@ -14,7 +14,7 @@ from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.movement import normal_axis
-from genesis.torch.aten.precision import wide
+from genesis.torch.aten.half_precision import wide
 from genesis.torch.aten.registry import Unsupported, implements, operators
 
 Sizes = Sequence[Dim]

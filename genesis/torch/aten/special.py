@@ -10,7 +10,7 @@ from genesis.functional import polynomials, special
 from genesis.ir.dtype import float32, float64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.value import thread
-from genesis.torch.aten.precision import rounded_once
+from genesis.torch.aten.half_precision import rounded_once
 from genesis.torch.aten.registry import Implementation, Unsupported, implements, table
 
 table(nd, """

@@ -1,10 +1,10 @@
-"""NCCL: exchanges between processes with a GPU each, on the memory and in a queue of the device.
+"""NCCL: collectives between processes with a GPU each, on the memory and in a queue of the device.
 
-It is called directly, in its own library (the wheel ``nvidia-nccl-cu13`` or ``-cu12``). An exchange
-has a queue beside that of kernels: it waits for what was computed so far, and kernels that need its
-results wait for it; both waits are events, and the host goes on.
+It is called directly, in its own library (the wheel ``nvidia-nccl-cu13`` or ``-cu12``). A
+collective has a queue beside that of kernels: it waits for what was computed so far, and kernels
+that need its results wait for it; both waits are events, and the host goes on.
 
-What is sent is copied first, since its memory may be used again while the exchange is under way:
+What is sent is copied first, since its memory may be used again while the collective is under way:
 into the memory of the result where that has room for it, which nobody touches meanwhile, as is
 proven of every program; otherwise into memory of its own, which is kept as long.
 """
@@ -94,7 +94,7 @@ def unique() -> bytes:
 
 
 class Communicator:
-    """One rank's end of what carries exchanges: all ranks make theirs at the same time."""
+    """One rank's end of what carries collectives: all ranks make theirs at the same time."""
 
     def __init__(
         self, device: GPUDevice, pool: MemoryPool, rank: int, size: int, known: bytes
@@ -123,11 +123,11 @@ class Communicator:
         given: Sequence[DeviceArray],
         made: Sequence[DeviceArray],
     ) -> Callable[[], None] | None:
-        """Begin an exchange; what lets the kernels that come then wait for it.
+        """Begin a collective; what lets the kernels that come then wait for it.
 
         None if it is of a type that NCCL does not add up; the host carries it.
         """
-        kind = name.removeprefix("exchange.")
+        kind = name.removeprefix("collectives.")
         adds = kind in ("all_reduce", "reduce_scatter")
         if any(x.dtype.name not in TYPES or (adds and x.dtype.name == "bool") for x in given):
             return None
@@ -167,7 +167,7 @@ class Communicator:
         self._device.call("StreamWaitEvent", second, event, 0)
         self._device.call("EventDestroy", event)
 
-    # ---- exchanges, of one array
+    # ---- collectives, of one array
     def _all_reduce(self, options: Any, source: int, x: DeviceArray, y: DeviceArray) -> None:
         how = TYPES[x.dtype.name], OPERATIONS[options[2]]
         self._call("AllReduce", source, y.pointer, prod(x.shape), *how)

@@ -120,18 +120,18 @@ class VendorLibrary(Protocol):
         ...
 
 
-class ExchangeLink(Protocol):
-    """What carries exchanges between devices, without the host."""
+class CollectiveLink(Protocol):
+    """What carries collectives between devices, without the host."""
 
     def start(
         self, name: str, options: tuple[Any, ...], given: list[DeviceArray], made: list[DeviceArray]
     ) -> Callable[[], None] | None:
-        """Begin an exchange: what lets the queue wait for it, or None if the host must do it."""
+        """Begin a collective: what lets the queue wait for it, or None if the host must do it."""
         ...
 
 
-#: Gives what carries exchanges along an axis of a mesh, if it is not the host.
-Links = Callable[[str, str], ExchangeLink | None]
+#: Gives what carries collectives along an axis of a mesh, if it is not the host.
+Links = Callable[[str, str], CollectiveLink | None]
 #: Gives the code of a binary, for pointers that are all multiples of 16 or for any.
 Loader = Callable[[base.Binary, bool], DeviceCode]
 
@@ -203,7 +203,7 @@ class _NotQueued(RuntimeError):
 
 _Steps = list["_Step | base.Host | tuple[base.Repeat, _Steps]"]
 
-#: Exchanges that are under way, by the ids of steps: what waits for them, and whether in a queue.
+#: Collectives that are under way, by the ids of steps: what waits for them, and whether in a queue.
 _Flying = dict[int, tuple[Callable[[], None], bool]]
 #: The id of a step, and events before and behind it.
 _Mark = tuple[int, Any, Any]
@@ -237,7 +237,7 @@ class DeviceProgram:
         by_host = [step for step in base.steps(records) if isinstance(step, base.Host)]
         self._mixed = bool(by_host)
         self._queued = library is not None and all(
-            not step.is_exchange and library.is_queued(step.name) for step in by_host
+            not step.is_collective and library.is_queued(step.name) for step in by_host
         )
         self._used: list[object] = []  # by graphs of others
         #: Frames of the last runs, for those that come again are captured.
@@ -246,7 +246,7 @@ class DeviceProgram:
         self._parts: list[tuple[base.Record, list[int]]] = []
         self._written: set[int] = set()  # slots of what launches write
         self._steps = self._prepared(records)
-        #: For what is done first of a record, the exchanges that it waits for.
+        #: For what is done first of a record, the collectives that it waits for.
         first = {id(record): own[0] for record, own in self._parts if own}
         self._waits = {
             first[id(record)]: [id(records[k]) for k in awaited]
@@ -405,13 +405,13 @@ class DeviceProgram:
         launch = self._device.driver.function("LaunchKernel")
         stream, words = self._device.stream, self._words
         for step in self._sequence(self._steps):
-            for exchange in self._waits.get(id(step), ()):
-                if exchange in flying:  # in a loop, the first time
-                    flying.pop(exchange)[0]()
+            for collective in self._waits.get(id(step), ()):
+                if collective in flying:  # in a loop, the first time
+                    flying.pop(collective)[0]()
             before = None if marks is None else self._mark()
             if isinstance(step, base.Host):
-                if step.is_exchange:
-                    flying[id(step)] = self._exchanged(step)
+                if step.is_collective:
+                    flying[id(step)] = self._collective(step)
                 elif not self._by_library(step, used):
                     if used is not None:
                         raise _NotQueued(f"{step.name} is computed by the host: no graph has it")
@@ -426,8 +426,8 @@ class DeviceProgram:
             if marks is not None:
                 marks.append((id(step), before, self._mark()))
 
-    def _exchanged(self, step: base.Host) -> tuple[Callable[[], None], bool]:
-        """Begin an exchange; what its results are waited for by, and whether a queue does that."""
+    def _collective(self, step: base.Host) -> tuple[Callable[[], None], bool]:
+        """Begin a collective; what its results are waited for by, and whether a queue does that."""
         link = self._links(step.options[0], step.options[1])
         if link is not None:
             given, made = ([self._array(x) for x in xs] for xs in (step.operands, step.results))

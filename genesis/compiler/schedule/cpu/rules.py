@@ -8,7 +8,6 @@ from genesis.backends.base import Chip
 from genesis.compiler.passes import Rule, Rules
 from genesis.compiler.schedule import matchers
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
-from genesis.compiler.schedule.byte_products import dots
 from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise, weights
 from genesis.compiler.schedule.cpu.attention import attend
 from genesis.compiler.schedule.cpu.attention_backward import attend_backward
@@ -22,6 +21,7 @@ from genesis.compiler.schedule.cpu.pointwise import pointwise
 from genesis.compiler.schedule.cpu.prefix import prefix
 from genesis.compiler.schedule.cpu.rows import rows
 from genesis.compiler.schedule.cpu.scatter import scatter
+from genesis.compiler.schedule.int8_dot_parts import dots
 from genesis.compiler.schedule.scatter_parts import updated
 from genesis.compiler.schedule.steps.join_axes import join_axes
 from genesis.compiler.schedule.steps.split_axes import split_axes

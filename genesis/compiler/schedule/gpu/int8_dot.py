@@ -15,8 +15,8 @@ from math import gcd
 
 from genesis.backends.base import GPU
 from genesis.compiler.graph.simplify.elementwise import RULES
-from genesis.compiler.schedule.byte_products import QUAD, ByteProduct, quadruples
 from genesis.compiler.schedule.gpu.tiles import TILE, tile
+from genesis.compiler.schedule.int8_dot_parts import QUAD, ByteProduct, quadruples
 from genesis.compiler.schedule.steps.queries import extent, points, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir

@@ -10,7 +10,6 @@ from __future__ import annotations
 from genesis.compiler.passes import Rule, Rules
 from genesis.compiler.schedule import matchers
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
-from genesis.compiler.schedule.byte_products import dots
 from genesis.compiler.schedule.contraction_operands import operands, recognise
 from genesis.compiler.schedule.gpu.attention import attend
 from genesis.compiler.schedule.gpu.attention_backward import attend_backward
@@ -23,6 +22,7 @@ from genesis.compiler.schedule.gpu.load_cse import share
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.rows import join_alike, prefix, rows
 from genesis.compiler.schedule.gpu.scatter import scatter
+from genesis.compiler.schedule.int8_dot_parts import dots
 from genesis.compiler.schedule.scatter_parts import updated
 from genesis.compiler.schedule.steps.tile import unroll_single
 from genesis.ir.kernel import Kernel

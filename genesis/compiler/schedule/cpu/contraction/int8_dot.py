@@ -1,6 +1,6 @@
 """Sums of products of bytes: rows and columns of quadruples in registers.
 
-The columns of a block lie next to each other in quadruples (`schedule/byte_products.py`). A matrix
+The columns of a block lie next to each other in quadruples (`schedule/int8_dot_parts.py`). A matrix
 that lies in rows or in columns is copied into that order first, in a phase before the products,
 where enough rows use the copy.
 """
@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.byte_products import (
+from genesis.compiler.schedule.contraction_operands import is_constant, summation
+from genesis.compiler.schedule.cpu.contraction.contraction import by_height
+from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.int8_dot_parts import (
     QUAD,
     UNROLLED,
     ByteProduct,
@@ -18,9 +21,6 @@ from genesis.compiler.schedule.byte_products import (
     multiplies_bytes,
     quadruples,
 )
-from genesis.compiler.schedule.contraction_operands import is_constant, summation
-from genesis.compiler.schedule.cpu.contraction.contraction import by_height
-from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.join_axes import flatten
 from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import respecialise

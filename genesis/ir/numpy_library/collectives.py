@@ -1,4 +1,4 @@
-"""Exchanges: operations in which every rank of a mesh axis gives arrays and gets arrays.
+"""Collectives: operations in which every rank of a mesh axis gives arrays and gets arrays.
 
 Each is defined here over the arrays of all ranks, by `DEFINITIONS`. What a program calls are the
 functions of the same names: they hand over one rank's arrays to the *carrier* of its mesh: to
@@ -6,7 +6,7 @@ processes that talk to each other, or, in tests, to threads that apply the defin
 
 The options are the name of the mesh, that of the axis, for `all_reduce` how to combine, and for
 `permute` whose array each rank gets.
-Arrays are exchanged along their first dimension, several of them at once in one exchange.
+Arrays are exchanged along their first dimension, several of them at once in one collective.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ COMBINE: dict[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 
-#: What waits for the end of an exchange, and gives its results.
+#: What waits for the end of a collective, and gives its results.
 Due = Callable[[], Sequence[Array]]
 
 
 class Carrier(Protocol):
-    """Who carries one rank's exchanges."""
+    """Who carries one rank's collectives."""
 
     @property
     def coordinates(self) -> Mapping[str, int]:
@@ -44,7 +44,7 @@ class Carrier(Protocol):
         ...
 
     def link(self, axis: str, backend: Any) -> Any:
-        """What carries exchanges along an axis on a backend's own memory; None: `start` does."""
+        """What carries collectives along an axis on a backend's own memory; None: `start` does."""
         ...
 
     def agree(self, title: str, lines: Sequence[str]) -> None:
@@ -63,7 +63,7 @@ carriers: ContextVar[Mapping[str, Carrier]] = ContextVar("carriers", default=PRO
 
 
 def carrier(mesh: str) -> Carrier:
-    """Who carries the exchanges on a mesh."""
+    """Who carries the collectives on a mesh."""
     found = carriers.get().get(mesh)
     if found is None:
         raise RuntimeError(
@@ -74,14 +74,14 @@ def carrier(mesh: str) -> Carrier:
 
 
 def start(name: str, options: Options, xs: Sequence[Array]) -> Callable[[], tuple[Array, ...]]:
-    """Begin this rank's part in an exchange, called as programs do."""
-    due = carrier(options[0]).start(name.removeprefix("exchange."), options, xs)
+    """Begin this rank's part in a collective, called as programs do."""
+    due = carrier(options[0]).start(name.removeprefix("collectives."), options, xs)
     return lambda: tuple(due())
 
 
 def _call(name: str) -> Callable[..., tuple[Array, ...]]:
     def call(options: Options, *xs: Array) -> tuple[Array, ...]:
-        return start(f"exchange.{name}", options, xs)()
+        return start(f"collectives.{name}", options, xs)()
 
     call.__name__, call.__doc__ = name, f"One rank's part in `{name}`."
     return call

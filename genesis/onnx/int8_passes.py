@@ -9,7 +9,7 @@ import numpy as np
 
 import genesis
 from genesis.compress import Codes, Format, Integer, from_codes
-from genesis.compress.byte_products import packed
+from genesis.compress.int8_products import packed
 from genesis.onnx.graph import Graph, GraphBuilder, NodeStep
 from genesis.onnx.registry import find
 
