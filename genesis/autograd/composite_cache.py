@@ -416,13 +416,28 @@ def _copy(
         creator = Creator(recorded.function_on_tape, ctx, edges)
         creator.forms, creator.rule = recorded.forms, recorded.rule_on_tape
     if not recorded.several:
-        return Tensor.made(NDArray(Storage(values[places[0]])), creator, 0)
+        return _result(values[places[0]], creator, 0)
     return tuple(
         [
-            Tensor.made(NDArray(Storage(values[places[slot]])), creator if made else None, slot)
+            _result(values[places[slot]], creator if made else None, slot)
             for slot, made in enumerate(recorded.made)
         ]
     )
+
+
+def _result(value: Value, creator: Creator | None, slot: int) -> Tensor:
+    """A tensor on a value that nobody has seen: what its parts' constructors do, at once."""
+    storage = Storage.__new__(Storage)
+    storage.actual = value
+    storage.version = 0
+    array = NDArray.__new__(NDArray)
+    array.storage = storage
+    array.steps = ()
+    array.dtype = value.dtype
+    array.shape = value.shape
+    array.device = value.device
+    array._cached = None
+    return Tensor.made(array, creator, slot, False)
 
 
 def _recorded(

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from itertools import count
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from genesis import functional
@@ -36,6 +37,7 @@ BEFORE = (
     "genesis.jit: backward, inside the function, goes into what was computed before the call: what "
     "is saved there is known to no program. Call it outside, or compute that inside, too"
 )
+_NONE: Any = MappingProxyType({})
 _accumulating = threading.RLock()  # threads may share leaves
 
 
@@ -75,11 +77,20 @@ class Creator:
         self.ctx = ctx
         self.edges = edges
         self.forms = []
-        self.hooks = {}
-        self.retained = {}
+        self.hooks = self.retained = _NONE  # most never have any
         self.rule = None
         self.number = next(numbers)
         self.where = ""
+
+    def hooks_of(self, slot: int) -> list[Hook]:
+        """The hooks of a result, to add to."""
+        if not self.hooks:
+            self.hooks = {}
+        return self.hooks.setdefault(slot, [])
+
+    def retain(self, slot: int, x: Tensor) -> None:
+        """Have a result keep its gradient."""
+        self.retained = {**self.retained, slot: weakref.ref(x)}
 
     @property
     def name(self) -> str:

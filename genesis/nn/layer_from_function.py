@@ -7,9 +7,12 @@ Its `forward` takes the other arguments, and calls the function with both.
 from __future__ import annotations
 
 import inspect
+from itertools import repeat
 from typing import Any
 
 from genesis.functional.registry import Operation, StatelessLayer
+from genesis.ndarray.core.value import thread, unwatched
+from genesis.ndarray.tracing.python_objects import atomic
 from genesis.nn.module import Stateless
 
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -44,8 +47,12 @@ def layer_of(operation: Operation, module: str) -> type[Stateless]:
         given.apply_defaults()
         _set(self, layer, given.arguments)
 
+    @atomic
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs, **{name: getattr(self, name) for name in names})
+        given = dict(zip(names, map(getattr, repeat(self), names), strict=True))
+        if thread.recorder is not None:
+            unwatched(_report, self, given)
+        return function(*args, **kwargs, **given)
 
     forward.__doc__ = f"`{operation.name}` of what is given, with the settings."
     members = {"__doc__": function.__doc__, "__module__": module}
@@ -54,6 +61,19 @@ def layer_of(operation: Operation, module: str) -> type[Stateless]:
         method.__qualname__ = f"{layer.name}.{method.__name__}"
         vars(method)["__signature__"] = inspect.Signature([_SELF, *arguments])
     return made
+
+
+def _report(self: Stateless, settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        thread.listener.reading(self, name, value)
+        _report_contents(value)
+
+
+def _report_contents(value: Any) -> None:
+    if isinstance(value, list | dict | set):
+        thread.listener.reading_all(value)
+    for x in value if isinstance(value, list | tuple) else ():
+        _report_contents(x)
 
 
 def _set(self: Stateless, layer: StatelessLayer, settings: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from genesis.functional import squeeze, unsqueeze
 from genesis.ir.dtype import int64
+from genesis.ndarray.core.value import unwatched
 from genesis.nn import functional, init
 from genesis.nn.module import Family, Module, Stateless
 from genesis.nn.new_parameters import add_parameters, filled
@@ -177,7 +178,7 @@ class _Running(Family, _Affine):
         if not self.training or self.num_batches_tracked is None:
             return 0.0
         counted = self.num_batches_tracked.array
-        counted.assign(counted + 1)
+        unwatched(lambda: counted.assign(counted + 1))
         if self.momentum is not None:
             return self.momentum
         return 1 / counted.astype(self.running_mean.dtype.accumulator)

@@ -16,7 +16,6 @@ from copy import deepcopy
 from mmap import mmap
 from sys import getrefcount
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -101,7 +100,9 @@ class Tensor(Contents, Methods, Operators):
             self.requires_grad = True
 
     @staticmethod
-    def made(array: NDArray, creator: Creator | None, slot: int) -> Tensor:
+    def made(
+        array: NDArray, creator: Creator | None, slot: int, inference: bool | None = None
+    ) -> Tensor:
         """Result `slot` of an operation, on the tape if there is a creator."""
         x = Tensor.__new__(Tensor)  # every operation makes one: field by field is quicker
         x.array = array
@@ -109,7 +110,7 @@ class Tensor(Contents, Methods, Operators):
         x.hooks = []
         x.accumulated = []
         x._base = None
-        x._inference = mode.state.inference
+        x._inference = mode.state.inference if inference is None else inference
         x._creator = creator
         x._generation = x._seen = 0
         x._wanted = False
@@ -227,7 +228,7 @@ class Tensor(Contents, Methods, Operators):
         creator = self.creator
         if creator is None:
             return self._hooked("hooks", hook)
-        hooks = creator.hooks.setdefault(self.slot, [])
+        hooks = creator.hooks_of(self.slot)
         hooks.append(hook)
         Changes.count += 1
         return RemovableHook(hooks, hook)
@@ -257,7 +258,7 @@ class Tensor(Contents, Methods, Operators):
             raise RuntimeError("retain_grad: the tensor does not require a gradient")
         creator = self.creator
         if creator is not None:
-            creator.retained[self.slot] = ref(self)
+            creator.retain(self.slot, self)
 
     @property
     def retains_grad(self) -> bool:

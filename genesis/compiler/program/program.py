@@ -42,6 +42,9 @@ class Places(Protocol):
         ...
 
 
+_NOWHERE: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True)
 class Output:
     """A result of a program. `reuses` is the slot of the input whose memory it takes over.
@@ -243,7 +246,7 @@ class Program:
         done again. `allocate` gives the memory for temporaries, if it is not the backend's.
         """
         if self.temporaries:
-            elsewhere = frozenset[int]() if prepared is None else prepared.elsewhere
+            elsewhere = _NOWHERE if prepared is None else prepared.elsewhere
             rooms, offsets, total = self.placement(sizes, elsewhere)
             block = (allocate or self.backend.allocate)(total)
             start, results = block.pointer, self.first_output
@@ -259,13 +262,13 @@ class Program:
             events.watcher.run(self, frame, sizes, places)
 
     def placement(
-        self, sizes: Mapping[str, int], elsewhere: frozenset[int] = frozenset()
+        self, sizes: Mapping[str, int], elsewhere: frozenset[int] = _NOWHERE
     ) -> MemoryPlan:
         """Where the temporaries lie; a room is the memory of the output of that number.
 
         Those in slots `elsewhere` need no place.
         """
-        key = (elsewhere, *(sizes[name] for name in self.symbols))
+        key = (elsewhere, *[sizes[name] for name in self.symbols])
         cache = cast("dict[tuple[object, ...], MemoryPlan]", _placements(self))
         if key not in cache:
             if len(cache) >= _PLACEMENTS:

@@ -465,15 +465,17 @@ def unwatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     items or a number, Genesis is watched.
     """
     tracer = None if thread.recorder is None else gettrace()
-    if tracer is None or Extended.by_users or not _is_own((*args, *kwargs.values())):
+    if tracer is None or Extended.by_users:
         return function(*args, **kwargs)
     settrace(None)
-    thread.tracer = tracer
     try:
-        return function(*args, **kwargs)
+        if _is_own((*args, *kwargs.values())):
+            thread.tracer = tracer
+            return function(*args, **kwargs)
     finally:
         thread.tracer = None
         settrace(tracer)
+    return function(*args, **kwargs)
 
 
 def _is_own(given: Iterable[Any]) -> bool:

@@ -61,10 +61,12 @@ def positions(name: str, index: Any, extent: Dim, axis: int, device: str) -> Val
 def counted(name: str, index: NDArray, extent: Dim, axis: int) -> NDArray:
     """An index that never counts from the end: negative positions do not exist, either."""
     value = index.value
-    known = None if value.memory is not None else span(value)
-    if not index.dtype.is_integer or index.size == 0 or (known is not None and known[0] >= 0):
+    if not index.dtype.is_integer or index.size == 0:
         return index
     if check_now(name, value, extent, from_start(axis)):
+        return index
+    known = span(value)
+    if known is not None and known[0] >= 0:
         return index
     return wrap(Checked(value, name, extent, from_start(axis)))
 

@@ -33,7 +33,7 @@ from functools import _lru_cache_wrapper, cache, partial
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
-from weakref import ReferenceType, WeakSet
+from weakref import ReferenceType
 
 import numpy as np
 
@@ -61,14 +61,8 @@ _LIBRARY = tuple(
 #: Where libraries are: what they do for Genesis is not the function's doing.
 _INSTALLED = (*(str(Path(m.__file__ or "").parents[1]) + "/" for m in (json, np)), "<frozen")
 
-#: Objects that show the contents of a dictionary.
-_VIEWS: tuple[type, ...] = (
-    type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType,
-)  # fmt: skip
-
-#: What code that is not seen looks into, and classes of objects that there is no looking into.
+#: What code that is not seen looks into.
 _LOOKED_INTO = (*CONTAINERS, tuple)
-_inert: WeakSet[type] = WeakSet()
 
 _INPLACE = {"+=": operator.iadd, "|=": operator.ior, "&=": operator.iand, "-=": operator.isub,
             "^=": operator.ixor, "*=": operator.imul}  # fmt: skip
@@ -106,6 +100,15 @@ class InstructionEntry(NamedTuple):
     end: int
     at: tuple[CodeType, int]
     extended: bool  # whether its argument takes an instruction of its own, before
+
+
+class ClassAttribute(NamedTuple):
+    """What a class has by a name."""
+
+    found: Any
+    is_data: bool  # whether that goes first
+    is_seen: bool  # and whether its code is seen
+    is_asked: bool  # whether code that is seen gives what neither class nor object have
 
 
 @contextmanager
@@ -168,11 +171,11 @@ class Watch:
         self.journal = journal
         self.static = {id(Changes), *map(id, static)}
         self.skipped: set[CodeType] = set()  # of static functions
-        self.in_python: set[type] = set()  # of objects to call, whose code is seen
+        self.in_python: dict[type, bool] = {}  # of objects to call: whether their code is seen
         #: Where a C function of a library is called: what that calls in turn is its own affair.
         self.trusted: tuple[FrameType, int] | None = None
         self._looks: dict[type, Callable[[Watch, Any, str], None]] = {}  # at attributes, by class
-        self._found: dict[tuple[type, str], tuple[Any, bool, bool]] = {}  # what classes have
+        self._found: dict[tuple[type, str], ClassAttribute] = {}
         self._started: set[int] = set()  # functions
         self._stack = stack.Stack()
         self._end = 0  # where the operands end of the instruction that is looked at
@@ -274,14 +277,14 @@ class Watch:
         self.journal.set_item(frame.f_globals, name, MISSING, objects.delete_item)
 
     def _load_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = self._stack.variable(frame, given[0])
+        cell = self._stack.value(frame, given[0])
         if isinstance(cell, types.CellType):
             value = attribute_of(cell, "cell_contents")
             self.journal.read(cell, "cell", given[1], value)
             self.loaded(value)
 
     def _store_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = self._stack.variable(frame, given[0])
+        cell = self._stack.value(frame, given[0])
         if isinstance(cell, types.CellType):
             name, before = "cell_contents", attribute_of(cell, "cell_contents")
             undo = partial(objects.put_back, cell, name, before)
@@ -290,8 +293,7 @@ class Watch:
 
     # ---- attributes
     def _load_attribute(self, frame: FrameType, name: str) -> None:
-        (x,) = self.top(frame, 1)
-        self.attribute(x, name)
+        self.attribute(self._stack.value(frame, self._end - 1), name)
 
     def attribute(self, x: Any, name: str) -> None:
         """An attribute is read."""
@@ -331,35 +333,34 @@ class Watch:
         pass  # the instructions of its `__getattribute__` are seen
 
     def _plain_attribute(self, x: Any, name: str) -> None:
-        if self.journal.has_read((id(x), "attribute", name)):
+        journal = self.journal
+        if journal.has_read((id(x), "attribute", name)):
             return
         kind = type(x)
-        self.journal.read(x, "class", None, kind)
+        journal.read(x, "class", None, kind)
         known = self._found.get((kind, name))
         if known is None:
             known = self._found[kind, name] = _find(kind, name)
-        found, is_data, is_seen = known
         own = getattr(x, "__dict__", None)
-        if is_data:
-            if is_seen:
+        if known.is_data:
+            if known.is_seen:
                 self._class_attribute(kind, name)
                 return
         elif own is not None and name not in own:
-            if found is not MISSING:
-                self.journal.read(x, "own", name, MISSING)
+            if known.found is not MISSING:
+                journal.read(x, "own", name, MISSING)
                 self._class_attribute(kind, name)
                 return
-            getter = lookup(kind, "__getattr__")
-            if isinstance(getter, FunctionType) and getter.__code__ not in objects.atomics:
-                self.journal.read(x, "own", name, MISSING)
+            if known.is_asked:
+                journal.read(x, "own", name, MISSING)
                 return
-        elif own is None and found is not MISSING:
+        elif own is None and known.found is not MISSING:
             self._class_attribute(kind, name)
             return
         value = attribute_of(x, name)
         if name == "__dict__" and value is own:
-            self.journal.belongs(own, x)
-        self.journal.read(x, "attribute", name, value)
+            journal.belongs(own, x)
+        journal.read(x, "attribute", name, value)
         self.loaded(value)
 
     def _load_super(self, frame: FrameType, name: str) -> None:  # from 3.12 on
@@ -512,7 +513,8 @@ class Watch:
     # ---- everything else that looks into objects
     def touch(self, frame: FrameType, x: Any) -> None:
         """All of an object is read by code that is not seen."""
-        if type(x) in _inert or id(x) in self.static:
+        kind = type(x)
+        if objects.is_inert(kind) or id(x) in self.static:
             return
         if isinstance(x, CONTAINERS):
             held = objects.contents(x)
@@ -522,26 +524,26 @@ class Watch:
             self.loaded(x)
         elif isinstance(x, tuple):
             self._members(frame, x, x)
-        elif isinstance(x, _VIEWS):
+        elif isinstance(x, objects.VIEWS):
             for shown in gc.get_referents(x):
                 self.journal.found(shown, x)
                 self.touch(frame, shown)
-        elif objects.is_iterator(type(x)):
-            self.refuse_outer(frame, x, f"goes on with a {type(x).__name__} from outside")
-        elif objects.is_hidden(type(x)):
-            kind = objects.name_of(type(x))
-            self.refuse_outer(frame, x, f"uses a {kind} from outside, whose contents may change")
+        elif objects.is_iterator(kind):
+            self.refuse_outer(frame, x, f"goes on with a {kind.__name__} from outside")
         else:
-            _inert.add(type(x))
+            what = f"uses a {objects.name_of(kind)} from outside, whose contents may change"
+            self.refuse_outer(frame, x, what)
 
     def handed(self, frame: FrameType, given: Iterable[Any]) -> None:
         """Objects are handed to code that is not seen: it looks into containers."""
         for x in given:
-            if isinstance(x, _LOOKED_INTO):
+            if not objects.is_inert(type(x)) and isinstance(x, _LOOKED_INTO):
                 self.touch(frame, x)
 
     def _members(self, frame: FrameType, x: Any, members: Any) -> None:
         for member in members:
+            if objects.is_inert(type(member)):
+                continue
             if isinstance(member, _LOOKED_INTO):
                 self.journal.found(member, x)
                 self.touch(frame, member)
@@ -585,10 +587,12 @@ class Watch:
             self.touch(frame, x)
 
     def _truth(self, frame: FrameType, _: Any) -> None:
-        self.length(frame, self.top(frame, 1)[0])
+        self.length(frame, self._stack.value(frame, self._end - 1))
 
     def length(self, frame: FrameType, x: Any) -> None:
         """How much an object holds is read."""
+        if objects.is_inert(type(x)):
+            return
         if isinstance(x, CONTAINERS):
             self.journal.read(x, "length", None, len(x))
         elif not isinstance(x, tuple):
@@ -661,33 +665,38 @@ class Watch:
             called, args, *rest = self.top(frame, 2 + (flags & 1))
             named = rest[0] if rest else {}
         self.touch(frame, args)
-        self.touch(frame, named)
         given = args if isinstance(args, tuple | list) else ()
-        named = named if isinstance(named, dict) else {}
+        named = named if isinstance(named, dict) else {}  # made for this call
+        self._members(frame, named, named.values())
         self.called(frame, called, [*given, *named.values()], tuple(named))
 
     def called(
         self, frame: FrameType, f: Any, args: list[Any], names: tuple[str, ...] = ()
     ) -> None:
         """Something is about to be called; the last arguments have `names`."""
-        if type(f) in self.in_python:
-            return
-        if isinstance(f, MethodType):
+        kind = type(f)
+        if kind is MethodType:
             static = id(f.__self__) in self.static
             self.journal.found(f.__self__, f)
             f, args = f.__func__, [f.__self__, *args]
+            kind = type(f)
         else:
             static = bool(args) and id(args[0]) in self.static
         if static or id(f) in self.static:
             if isinstance(f, FunctionType):
                 self.skipped.add(f.__code__)
             return
-        special = _BUILTINS.get(f) if type(f) is BuiltinFunctionType else None
+        if kind is FunctionType:
+            self._python(frame, f, args, names)
+            return
+        seen = self.in_python.get(kind)
+        if seen is not None:
+            if not seen:
+                self.handed(frame, args)
+            return
+        special = _BUILTINS.get(f) if kind is BuiltinFunctionType else None
         if special is not None:
             special(self, frame, args)
-            return
-        if isinstance(f, FunctionType):
-            self._python(frame, f, args, names)
         elif isinstance(f, partial):
             self._partial(f)
             self.called(
@@ -704,9 +713,8 @@ class Watch:
             self.refuse(frame, f"{what}: the cache cannot be seen")
         elif isinstance(f, ReferenceType):
             self.journal.read(f, "target", None, f())
-        elif isinstance(method := lookup(type(f), "__call__"), FunctionType):
-            if hasattr(f, "__wrapped__") or self._python(frame, method, args):
-                self.in_python.add(type(f))
+        elif isinstance(method := lookup(kind, "__call__"), FunctionType):
+            self.in_python[kind] = hasattr(f, "__wrapped__") or self._python(frame, method, args)
         elif callable(f):
             self._c_call(frame, f, args, names)
 
@@ -950,14 +958,15 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "genesis"
 
 
-def _find(kind: type, name: str) -> tuple[Any, bool, bool]:
-    """What a class has by a name, whether that goes first, and whether by code that is seen."""
+def _find(kind: type, name: str) -> ClassAttribute:
     found = lookup(kind, name)
     is_data = found is not MISSING and objects.is_data(found)
     is_seen = is_data and (
         isinstance(found, property) or isinstance(lookup(type(found), "__get__"), FunctionType)
     )
-    return found, is_data, is_seen
+    getter = lookup(kind, "__getattr__")
+    is_asked = isinstance(getter, FunctionType) and getter.__code__ not in objects.atomics
+    return ClassAttribute(found, is_data, is_seen, is_asked)
 
 
 def _with_names(method: Any, names: tuple[str, ...]) -> Any:

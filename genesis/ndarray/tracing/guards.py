@@ -68,6 +68,16 @@ class Guard(NamedTuple):
         return bool(fingerprint(value) == expected)
 
 
+class Plain(NamedTuple):
+    """What a place with a number, a text or a tuple of such should hold."""
+
+    value: Any
+
+    def accepts(self, value: Any) -> bool:
+        """Whether it is as good."""
+        return value is self.value or bool(fingerprint(value) == fingerprint(self.value))
+
+
 class Container(NamedTuple):
     """What a place with a container should hold: one of the same kind. Its contents are apart."""
 
@@ -166,13 +176,13 @@ class Guards:
         self._values: list[tuple[Source, str, Any, Place]] = []
         self._lines: dict[int, tuple[CodeType | None, int]] = {}  # where places were read
         for read in reads:
-            if self._is_direct(read, sources):
-                continue
-            place = Place(sources(read.owner), read.kind, read.name)
             counted = _is_counted(read)
-            look = _LOOKS.get(read.kind)
-            if look is not None and alike.take(counted, look, read.name, place.owner, read.value):
+            if self._is_direct(read, counted, sources):
                 continue
+            owner, look = sources(read.owner), _LOOKS.get(read.kind)
+            if look is not None and alike.take(counted, look, read.name, owner, read.value):
+                continue
+            place = Place(owner, read.kind, read.name)
             self._lines[id(place)] = read.at
             (self._counted if counted else self._guards).append((place, _guard(read)))
         for source, value in assumed:
@@ -185,7 +195,7 @@ class Guards:
         self._counted += [(found, found) for key, found in alike.items() if key[0]]
         self._count = -1
 
-    def _is_direct(self, read: Read, sources: Sources) -> bool:
+    def _is_direct(self, read: Read, counted: bool, sources: Sources) -> bool:
         """Take a place that is looked at without detours."""
         owner, kind, name, value, _ = read
         if kind == "item":
@@ -204,7 +214,7 @@ class Guards:
         if kind == "class attribute" and isinstance(value, _METHODS):
             self._attributes.append((ref(owner), name, _constant(value)))
             return True
-        if kind == "cell" or (kind == "attribute" and not _is_counted(read)):
+        if kind == "cell" or (kind == "attribute" and not counted):
             found = "cell_contents" if kind == "cell" else name
             if _is_plain(value):
                 place = Place(sources(owner), kind, name)
@@ -297,7 +307,7 @@ def _guard(read: Read) -> Any:
         return Content(fingerprint(value))
     if isinstance(value, CONTAINERS) and _weakref(value) is None:
         return Container(type(value))
-    return Guard.on(value)
+    return Plain(value) if _is_plain(value) else Guard.on(value)
 
 
 class Content(NamedTuple):
@@ -453,10 +463,8 @@ def weakly(value: Any) -> Source:
 
 
 def _weakref(value: Any) -> Source | None:
-    try:
-        return ref(value)
-    except TypeError:
-        return None
+    # Asked before it is tried: most values are numbers, and an exception takes ten times as long.
+    return ref(value) if type(value).__weakrefoffset__ else None
 
 
 def weak_method(read: Source) -> Source:

@@ -115,9 +115,17 @@ class Stack:
         except ValueError:  # one of them is NULL
             return [_object(self._words[k]) for k in range(count)]
 
-    def variable(self, frame: FrameType, index: int) -> Any:
-        """A local variable or cell by its index."""
-        return self.operands(frame, index + 1, 1)[0]
+    def value(self, frame: FrameType, index: int) -> Any:
+        """A local variable, cell or operand by its place."""
+        address, words = self._address, self._words
+        address.value = id(frame) + _FRAME
+        address.value = words[0] + _LOCALS + 8 * index
+        if _TAGGED:
+            return _object(words[0] & ~_TAGS)
+        try:
+            return self._objects[0]
+        except ValueError:  # NULL
+            return NOTHING
 
     def function_of(self, frame: FrameType) -> Any:
         """The function that a frame runs."""

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from operator import setitem
 from sys import getrefcount
 from types import CodeType
@@ -306,7 +307,9 @@ class Journal(Listener):
             else e
             for e in self.effects
         ]
-        self.reads = {k: r for k, r in self.reads.items() if self.is_outer(r.owner)}
+        owners = {key[0]: r.owner for key, r in self.reads.items()}
+        outer = {number for number, x in owners.items() if self.is_outer(x)}
+        self.reads = {k: r for k, r in self.reads.items() if k[0] in outer}
         for r in self.reads.values():
             if r.kind == "numbers" and r.owner.tobytes() != r.value.tobytes():
                 r.owner[...] = r.value
@@ -365,7 +368,7 @@ class Journal(Listener):
             if not sources and isinstance(self._kept[number], _UNNOTED)
             if number not in self._known
         }
-        for number in self._held_alone(unknown):
+        for number in self._held_alone(unknown) if unknown else ():
             self._untracked[number].append(unknown.pop(number))
         if not unknown:
             return
@@ -389,11 +392,14 @@ class Journal(Listener):
 
     def _held_alone(self, unknown: dict[int, Any]) -> list[int]:
         """Which of the objects nobody has but this journal; asking who has one takes long."""
-        held = Counter(map(id, self._kept.values()))
-        held.update(id(x) for r in self.reads.values() for x in (r.owner, r.value))
-        held.update(id(x) for e in self.effects for x in (e.owner, *e.args))
-        held.update(id(owner) for owner, _ in self._undo)
-        held.update(id(x) for sources in self._untracked.values() for x in sources)
+        holders = chain(
+            self._kept.values(),
+            chain.from_iterable((r.owner, r.value) for r in self.reads.values()),
+            chain.from_iterable((e.owner, *e.args) for e in self.effects),
+            (owner for owner, _ in self._undo),
+            chain.from_iterable(self._untracked.values()),
+        )
+        held = Counter(filter(unknown.__contains__, map(id, holders)))
         sample: dict[int, Any] = {0: {}}
         here = getrefcount(sample[0])  # by `unknown` and the call
         return [n for n in unknown if getrefcount(unknown[n]) <= held[n] + here]

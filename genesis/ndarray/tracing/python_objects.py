@@ -11,9 +11,18 @@ import sysconfig
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
 from functools import wraps
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)  # fmt: skip
 from typing import Any, TypeVar
 from weakref import ReferenceType, finalize
+
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,6 +30,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 #: Containers whose contents change.
 CONTAINERS = (list, dict, set, deque, bytearray)
+#: Objects that show the contents of a dictionary.
+VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()), MappingProxyType)
+_OPEN = (*CONTAINERS, *VIEWS, tuple, np.ndarray)
 
 _reporting: set[type] = set()  # classes that were said to report what is read of them
 _answers: list[dict[int, bool]] = []  # of the questions below
@@ -96,6 +108,12 @@ def is_hidden(kind: type) -> bool:
     base = next(filter(_is_written_in_c, kind.__mro__), object)
     known = is_opaque(kind) or base.__module__.partition(".")[0] in _VISIBLE
     return base is memoryview or not known
+
+
+@_asked_once
+def is_inert(kind: type) -> bool:
+    """Whether there is no looking into objects of a class by code that is not seen."""
+    return not (issubclass(kind, _OPEN) or is_iterator(kind) or is_hidden(kind))
 
 
 def _is_written_in_c(kind: type) -> bool:
