@@ -22,7 +22,8 @@ from genesis.ndarray.core.value import Changes, thread, unwatched
 from genesis.ndarray.tracing.counting_dict import Counted
 from genesis.ndarray.tracing.python_objects import atomic
 from genesis.nn.hooks import HookedCall, Hooks
-from genesis.tensor.tensor import RemovableHook, Tensor, add_hook
+from genesis.tensor.hooks import RemovableHook, add_hook
+from genesis.tensor.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
 

@@ -30,7 +30,8 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import CaptureError, Changes, thread, unrecorded, unwatched
 from genesis.ndarray.tracing.counting_dict import Counted
 from genesis.ndarray.tracing.jit import jit
-from genesis.tensor.tensor import RemovableHook, Tensor, add_hook
+from genesis.tensor.hooks import RemovableHook, add_hook
+from genesis.tensor.tensor import Tensor
 
 P = ParamSpec("P")
 State = dict[str, Any]

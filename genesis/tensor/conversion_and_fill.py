@@ -1,4 +1,4 @@
-"""The contents of tensors as a whole: converted, moved, filled, drawn anew, and made alike."""
+"""The contents of tensors as a whole: handed to NumPy, converted, moved, filled, drawn anew."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType, as_dtype
 from genesis.ndarray import NDArray, demand, random
 from genesis.ndarray.core.device import canonical
+from genesis.ndarray.core.interop import shared
 from genesis.tensor.metadata import Description
 
 if TYPE_CHECKING:
@@ -40,6 +41,72 @@ class Contents(Description):
         overwrite: Callable[[Any], Tensor]
         resized: Callable[[str, Any], None]
         detach: Callable[[], Any]
+
+        @property
+        def requires_grad(self) -> bool:
+            """Whether gradients are wanted."""
+
+    # ---- for Python, NumPy and other libraries
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self.array.item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self.array.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The contents as a NumPy array; with `force` also where gradients are needed.
+
+        It is on the tensor's memory, so what is written to it is what the tensor contains, until
+        the tensor is written: that gives it other memory. What is still to be computed of the
+        tensor reads what is there when it is: ask for it before you write.
+        """
+        if self.requires_grad and not force:
+            raise RuntimeError("numpy: the tensor requires a gradient; use x.detach().numpy()")
+        return shared(self.array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if self.requires_grad:
+            raise RuntimeError("numpy: the tensor requires a gradient; use x.detach().numpy()")
+        return self.array.__array__(dtype, copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.requires_grad:
+            raise BufferError("a tensor that requires a gradient is not shared; use x.detach()")
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise RuntimeError(
+                f"the truth of a tensor of shape {tuple(self.shape)} is ambiguous; use any or all"
+            )
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer and self.dtype.kind != "bool":
+            raise TypeError(
+                f"only integer tensors of a single element are indices, not {self.dtype}"
+            )
+        return int(self.item())
+
+    def __round__(self, ndigits: int = 0) -> Any:
+        return functional.round(self, decimals=ndigits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and not self.shape else format(str(self), spec)
 
     # ---- types and places
     def to(self, *args: Any, **kwargs: Any) -> Any:

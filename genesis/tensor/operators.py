@@ -1,4 +1,4 @@
-"""What operators mean on tensors: each is a function of `genesis.functional`."""
+"""What operators and transposes mean on tensors: each is a function of `genesis.functional`."""
 
 from __future__ import annotations
 
@@ -85,6 +85,29 @@ class Operators:
         return self
 
     __hash__ = object.__hash__
+
+    # ---- transposes
+    @property
+    def T(self: Any) -> Any:  # noqa: N802
+        """Dimensions in reverse order."""
+        return functional.permute(self, tuple(reversed(range(self.ndim))))
+
+    @property
+    def mT(self: Any) -> Any:  # noqa: N802
+        """The last two dimensions exchanged."""
+        return functional.transpose(self, -2, -1)
+
+    @property
+    def H(self: Any) -> Any:  # noqa: N802
+        """A matrix transposed and conjugated."""
+        if self.ndim not in (0, 2):
+            raise RuntimeError(f"H: expected a matrix, got shape {tuple(self.shape)}; use mH")
+        return functional.conj(functional.t(self))
+
+    @property
+    def mH(self: Any) -> Any:  # noqa: N802
+        """The last two dimensions exchanged, and conjugated."""
+        return functional.conj(functional.transpose(self, -2, -1))
 
 
 __all__ = ["Operators"]

@@ -29,7 +29,7 @@ from genesis.functional.movement import Overwrite, View
 from genesis.ndarray import NDArray, asarray, full
 from genesis.ndarray import all as all_of
 from genesis.ndarray import any as any_of
-from genesis.ndarray.core.interop import from_numpy, shared
+from genesis.ndarray.core.interop import from_numpy
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.primitive import kind_rank
 from genesis.ndarray.core.realisation import backend_of
@@ -39,6 +39,7 @@ from genesis.ndarray.ops.indexing import setitem
 from genesis.ndarray.tracing.python_objects import opaque
 from genesis.tensor.assigned_data import TEMPORARY, are_own
 from genesis.tensor.conversion_and_fill import Contents
+from genesis.tensor.hooks import RemovableHook, add_hook
 from genesis.tensor.memory_formats import Size
 from genesis.tensor.methods import Methods
 from genesis.tensor.operators import Operators
@@ -474,91 +475,6 @@ class Tensor(Contents, Methods, Operators):
         """Whether shape and all elements are those of another tensor."""
         return tuple(self.shape) == tuple(other.shape) and bool(plain(all_of, self == other))
 
-    # ---- transposes
-    @property
-    def T(self) -> Any:  # noqa: N802
-        """Dimensions in reverse order."""
-        return functional.permute(self, tuple(reversed(range(self.ndim))))
-
-    @property
-    def mT(self) -> Any:  # noqa: N802
-        """The last two dimensions exchanged."""
-        return functional.transpose(self, -2, -1)
-
-    @property
-    def H(self) -> Any:  # noqa: N802
-        """A matrix transposed and conjugated."""
-        if self.ndim not in (0, 2):
-            raise RuntimeError(f"H: expected a matrix, got shape {tuple(self.shape)}; use mH")
-        return functional.conj(functional.t(self))
-
-    @property
-    def mH(self) -> Any:  # noqa: N802
-        """The last two dimensions exchanged, and conjugated."""
-        return functional.conj(functional.transpose(self, -2, -1))
-
-    # ---- conversion
-    def item(self) -> Any:
-        """The only element, as a Python number."""
-        return self.array.item()
-
-    def tolist(self) -> Any:
-        """Nested lists of Python numbers."""
-        return self.array.tolist()
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """The contents as a NumPy array; with `force` also where gradients are needed.
-
-        It is on the tensor's memory, so what is written to it is what the tensor contains, until
-        the tensor is written: that gives it other memory. What is still to be computed of the
-        tensor reads what is there when it is: ask for it before you write.
-        """
-        if self.requires_grad and not force:
-            raise RuntimeError("numpy: the tensor requires a gradient; use x.detach().numpy()")
-        return shared(self.array)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        if self.requires_grad:
-            raise RuntimeError("numpy: the tensor requires a gradient; use x.detach().numpy()")
-        return self.array.__array__(dtype, copy)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        if self.requires_grad:
-            raise BufferError("a tensor that requires a gradient is not shared; use x.detach()")
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
-    def __bool__(self) -> bool:
-        if self.numel() != 1:
-            raise RuntimeError(
-                f"the truth of a tensor of shape {tuple(self.shape)} is ambiguous; use any or all"
-            )
-        return bool(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __index__(self) -> int:
-        if not self.dtype.is_integer and self.dtype.kind != "bool":
-            raise TypeError(
-                f"only integer tensors of a single element are indices, not {self.dtype}"
-            )
-        return int(self.item())
-
-    def __round__(self, ndigits: int = 0) -> Any:
-        return functional.round(self, decimals=ndigits)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and not self.shape else format(str(self), spec)
-
     def __repr__(self) -> str:
         from genesis.tensor.printing import show
 
@@ -597,38 +513,6 @@ def _of_kind(kind: type[Tensor], array: NDArray, wanted: bool) -> Tensor:
     return made
 
 
-class RemovableHook:
-    """A hook that was registered; `remove` takes it off again."""
-
-    def __init__(self, hooks: list[Any], hook: Any) -> None:
-        self._hooks = hooks
-        self._hook = hook
-
-    def remove(self) -> None:
-        """Take the hook off; more than once does nothing."""
-        thread.listener.reading_all(self._hooks)
-        if self._hook in self._hooks:
-            thread.listener.change(self._hooks, _remove, (self._hook,))
-            _remove(self._hooks, self._hook)
-
-
-def add_hook(hooks: list[Any], hook: Any, first: bool = False) -> RemovableHook:
-    """Add to the hooks that an object has."""
-    thread.listener.change(hooks, _insert, (hook, first))
-    _insert(hooks, hook, first)
-    return RemovableHook(hooks, hook)
-
-
-def _insert(hooks: list[Any], hook: Any, first: bool) -> None:
-    hooks.insert(0 if first else len(hooks), hook)
-    Changes.count += 1
-
-
-def _remove(hooks: list[Any], hook: Any) -> None:
-    hooks.remove(hook)
-    Changes.count += 1
-
-
 #: NumPy's functions that have another name here.
 UFUNCS = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
@@ -664,4 +548,4 @@ def _array_of(x: Tensor) -> NDArray:
 install(Tensor, tape.record, Tensor, _array_of)
 opaque(NDArray, Tensor, Storage, Creator)
 
-__all__ = ["RemovableHook", "Tensor", "add_hook"]
+__all__ = ["Tensor"]
