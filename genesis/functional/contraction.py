@@ -255,6 +255,10 @@ def _once(x: Any, labels: str) -> tuple[Any, str]:
     return x, labels
 
 
+#: What a size that is a symbol counts as.
+_OPEN = 256
+
+
 def _cheapest(waiting: Sequence[tuple[Any, str]]) -> tuple[int, int]:
     """The pair of operands whose contraction takes the least work."""
     if len(waiting) == 2:
@@ -265,7 +269,7 @@ def _cheapest(waiting: Sequence[tuple[Any, str]]) -> tuple[int, int]:
             (x, lhs), (y, rhs) = waiting[i], waiting[j]
             sizes: dict[str, int] = {}
             for c, s in [*zip(lhs, x.shape, strict=True), *zip(rhs, y.shape, strict=True)]:
-                sizes[c] = max(sizes.get(c, 1), int(s))
+                sizes[c] = max(sizes.get(c, 1), s if isinstance(s, int) else _OPEN)
             total = 1
             for s in sizes.values():
                 total *= s

@@ -165,7 +165,7 @@ def group_norm(
     batch, channels, *spatial = input.shape
     if num_groups < 1 or as_int(channels) % num_groups:
         raise ValueError(f"group_norm: {num_groups} groups do not divide {channels} channels")
-    if as_int(batch * channels) // num_groups * product(spatial) == 1:
+    if batch * (as_int(channels) // num_groups) * product(spatial) == 1:
         raise ValueError(f"group_norm: one value in all for a group, of {tuple(input.shape)}")
     wide = cast(input, input.dtype.accumulator)
     grouped = reshape(wide, (batch, num_groups, as_int(channels) // num_groups, *spatial))

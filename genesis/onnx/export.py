@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,8 @@ def to_proto(
     tensors = [Tensor(wrap(value)) for value in inputs.values()]
     keywords = isinstance(example, Mapping)
     with (
-        no_grad(), values.apart(), assumed or nullcontext(), marked(module, quantized) as marks,
+        no_grad(), values.apart(), _unchanged(module), assumed or nullcontext(),
+        marked(module, quantized) as marks,
         noted(module, functions, marks) as calls, whole_convolutions(),
     ):  # fmt: skip
         try:
@@ -160,6 +161,21 @@ def _open_sizes(
             shape[axis] = Size.symbol(symbol, low=1)
         shapes[name] = tuple(shape)
     return shapes, found
+
+
+@contextmanager
+def _unchanged(module: Any) -> Iterator[None]:
+    """Put back what the module writes to of its own, such as statistics: they are of stand-ins."""
+    own = isinstance(module, nn.Module)
+    everything = [*module.parameters(), *module.buffers()] if own else []
+    storages = [x.array.storage for x in everything]
+    before = [storage.actual for storage in storages]
+    try:
+        yield
+    finally:
+        for storage, value in zip(storages, before, strict=True):
+            if storage.actual is not value:
+                storage.replace(value)
 
 
 def _named_leaves(module: Any) -> dict[Any, str]:
@@ -531,6 +547,12 @@ def _exp2(w: _Writer, v: Any, x: str) -> str:
     return w.emit("Pow", w.number(2, v.dtype), x)
 
 
+def _tan(w: _Writer, v: Any, x: str) -> str:
+    """Runtimes have a tangent of 32 bits only."""
+    double = v.dtype is dtypes.float64
+    return w.emit("Div", w.emit("Sin", x), w.emit("Cos", x)) if double else w.emit("Tan", x)
+
+
 def _log2(w: _Writer, v: Any, x: str) -> str:
     return w.emit("Div", w.emit("Log", x), w.number(float(np.log(2)), v.dtype))
 
@@ -731,6 +753,7 @@ def _gather(w: _Writer, v: Any, x: str, *where: str) -> str:
 
 
 def _scatter(w: _Writer, v: Any, x: str, *others: str) -> str:
+    """What lies outside is dropped: it is written into a border, which is cut off again."""
     axes, mode = v.attr
     *where, updates = others
     source = v.inputs[0]
@@ -740,9 +763,24 @@ def _scatter(w: _Writer, v: Any, x: str, *others: str) -> str:
     if first != list(range(rank + rest)):
         updates = w.emit("Transpose", updates, perm=first)
     how = {} if mode == "set" else {"reduction": mode}
-    y = w.emit("ScatterND", front, _places(w, where), updates, **how)
+    ends = [w.size(source.shape[a]) for a in axes]
+    border = [*[0] * len(order), *[1] * len(axes), *[0] * rest]
+    wide = w.emit("Pad", front, w.integers(border))
+    places = [_or_border(w, i, end) for i, end in zip(where, ends, strict=True)]
+    y = w.emit("ScatterND", wide, _places(w, places), updates, **how)
+    count = len(axes)
+    end = ends[0] if count == 1 else w.emit("Concat", *ends, axis=0)
+    y = w.emit("Slice", y, w.integers([0] * count), end, w.integers(range(count)))
     back = [order.index(k) for k in range(len(order))]
     return y if back == list(range(len(back))) else w.emit("Transpose", y, perm=back)
+
+
+def _or_border(w: _Writer, index: str, end: str) -> str:
+    """An index; the one behind the last where it lies outside."""
+    wide = w.emit("Cast", index, to=TensorProto.INT64)
+    outside = w.emit("Less", wide, w.number(0, dtypes.int64))
+    outside = w.emit("Or", outside, w.emit("Less", end, wide))
+    return w.emit("Where", outside, end, wide)
 
 
 def _update(w: _Writer, v: Any, x: str, value: str) -> str:
@@ -758,13 +796,40 @@ def _update(w: _Writer, v: Any, x: str, value: str) -> str:
 
 
 def _prefix(w: _Writer, v: Any, *xs: str) -> str:
+    """A running sum, or a loop that carries what has been merged so far."""
     how = v.attr
-    if len(xs) != 1 or how.merge[0].op not in (ops.ADD, ops.MUL):
-        raise CannotExport("onnx.save: running operations other than sums cannot be written yet")
-    if how.merge[0].op is ops.MUL:
-        raise CannotExport("onnx.save: running products cannot be written yet")
-    axis = w.number(how.axis, dtypes.int64)
-    return w.emit("CumSum", xs[0], axis, reverse=int(how.reverse))
+    if len(xs) == 1 and how.merge[0].op is ops.ADD:
+        axis = w.number(how.axis, dtypes.int64)
+        return w.emit("CumSum", xs[0], axis, reverse=int(how.reverse))
+    count, inner = len(xs), _Writer({}, {}, w.opset, outer=w)
+    shape = [n for k, n in enumerate(v.shape) if k != how.axis]
+    kinds = [x.dtype for x in v.inputs]
+    names = [inner.name("merged") for _ in xs] + [inner.name("element") for _ in xs]
+    leaves = [n for n in topological(how.merge) if n.op is ops.PARAMETER]
+    inner.names.update((n, names[n.attr]) for n in leaves)
+    inner.write(how.merge)
+    states = [inner.emit("Identity", inner.names[n]) for n in how.merge]
+    result = inner.emit("Identity", states[how.item])
+
+    def info(name: str, dtype: Any) -> Any:
+        return helper.make_tensor_value_info(name, code_of(dtype), list(map(_extent, shape)))
+
+    body = helper.make_graph(
+        inner.nodes, w.name("body"), [*map(info, names, kinds * 2)],
+        [*map(info, states, kinds), info(result, v.dtype)],
+    )  # fmt: skip
+    first = [
+        w.emit("Expand", w.number(n.attr, d), w.shape(shape))
+        for n, d in zip(how.identity, kinds, strict=True)
+    ]
+    outputs = [w.name("scan") for _ in range(count + 1)]
+    way = int(how.reverse)
+    w.nodes.append(helper.make_node(
+        "Scan", [*first, *xs], outputs, body=body, num_scan_inputs=count,
+        scan_input_axes=[how.axis] * count, scan_input_directions=[way] * count,
+        scan_output_axes=[how.axis], scan_output_directions=[way],
+    ))  # fmt: skip
+    return outputs[-1]
 
 
 # ---- loops, and operations with several results
@@ -843,6 +908,14 @@ def _first(w: _Writer, call: Any, x: str, k: str, largest: bool) -> str:
     return f"{values if known else w.emit('Cast', values, to=code_of(dtype))}\n{places}"
 
 
+def _select(w: _Writer, call: Any, x: str, ranks: str) -> str:
+    """Single places of the order."""
+    length = call.operands[0][1][-1]
+    values, order = _first(w, call, x, w.size(length), False).split("\n")
+    places = _inside(w, ranks, length)
+    return "\n".join(w.emit("GatherElements", y, places, axis=-1) for y in (values, order))
+
+
 # ---- complex numbers: a last axis of two
 
 
@@ -893,8 +966,8 @@ def _irfft(w: _Writer, call: Any, x: str) -> str:
 
 
 _CALLS: dict[str, Callable[..., str]] = {
-    "sorting.sort": _sort, "sorting.topk": _topk, "fourier.fft": _fft, "fourier.rfft": _rfft,
-    "fourier.irfft": _irfft,
+    "sorting.sort": _sort, "sorting.topk": _topk, "sorting.select": _select,
+    "fourier.fft": _fft, "fourier.rfft": _rfft, "fourier.irfft": _irfft,
 }  # fmt: skip
 
 
@@ -904,7 +977,7 @@ _WRITERS: dict[Any, Callable[..., str]] = {
     ops.PAD: _pad, ops.WINDOW: _window,
     ops.NEG: _plain("Neg"), ops.ABS: _plain("Abs"), ops.NOT: _by_type("Not", "BitwiseNot"),
     ops.SQRT: _plain("Sqrt"), ops.EXP: _plain("Exp"), ops.EXP2: _exp2, ops.LOG: _plain("Log"),
-    ops.LOG2: _log2, ops.SIN: _plain("Sin"), ops.COS: _plain("Cos"), ops.TAN: _plain("Tan"),
+    ops.LOG2: _log2, ops.SIN: _plain("Sin"), ops.COS: _plain("Cos"), ops.TAN: _tan,
     ops.TANH: _plain("Tanh"), ops.ERF: _plain("Erf"), ops.FLOOR: _plain("Floor"),
     ops.CEIL: _plain("Ceil"), ops.ROUND: _plain("Round"), ops.TRUNC: _trunc, ops.CAST: _cast,
     ops.BITCAST: _bitcast,

@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from genesis import explain
 from genesis import ndarray as nd
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.fuse import fuse
@@ -292,3 +293,14 @@ def test_loads_stay_in_loops_that_may_have_no_iterations(chip: Chip) -> None:
     kernel, _ = plain(beyond_the_gradient)
     after = schedule(kernel, chip)
     assert verify(after).proven, str(after)
+
+
+@pytest.mark.parametrize(("taps", "apart", "copied"), [(5, 1, True), (5, 3, True), (3, 2, False)])
+def test_wide_windows_read_a_copy_with_its_border(taps: int, apart: int, copied: bool) -> None:
+    around = apart * (taps // 2)
+    image, filters = zeros(1, 8, 40, 40), zeros(8, 8, taps, taps)
+    report = explain(
+        lambda x, w: nd.convolution(x, w, padding=around, dilation=apart), image, filters
+    )
+    assert len(report.kernels) == 1 + copied
+    assert ("else 0.0" in report.kernels[-1].plain) != copied, "a mask in the sum, or a copy"

@@ -233,3 +233,21 @@ def test_binding_of_other_libraries_arrays():
     session.run_with_iobinding(binding)
     assert binding.copy_outputs_to_cpu()[0].tolist() == [[3, 12], [3, 12]]
     assert torch.from_dlpack(binding.get_outputs()[0]).shape == (2, 2)
+
+
+def test_spectra_of_speech_are_those_of_64_bits():
+    """The logarithm of what is nearly nothing shows how exactly a transform was computed."""
+    rng = np.random.default_rng(0)
+    samples = rng.standard_normal((1, 4000)).astype(np.float32) * 0.5
+    window = np.hanning(400).astype(np.float32)
+    nodes = [
+        helper.make_node("STFT", ["x", "step", "window"], ["z"]),
+        helper.make_node("ReduceSumSquare", ["z", "last"], ["power"], keepdims=0),
+        helper.make_node("Log", ["power"], ["y"]),
+    ]
+    constants = {"step": np.int64(160), "window": window, "last": np.array([-1])}
+    proto = model(nodes, [info("x", [1, 4000])], [info("y", None)], constants)
+    (found,) = InferenceSession(proto.SerializeToString()).run(None, {"x": samples})
+    frames = np.lib.stride_tricks.sliding_window_view(samples[0].astype(np.float64), 400)[::160]
+    expected = np.log(np.abs(np.fft.rfft(frames * window)) ** 2)
+    assert np.abs(found[0] - expected).max() < 2e-5

@@ -23,6 +23,8 @@ FEW = 1 << 13
 LONG = 1 << 10
 #: Rows that are so few that the matrix they are multiplied by is all the work.
 FEW_ROWS = 32
+#: Times that a window reads every element, from which on those at the border are copied.
+TAPS = 12
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,15 @@ def is_few_rows(n: Node) -> bool:
     return known and apart and n.shape[0] <= FEW_ROWS
 
 
-def is_framed(n: Node) -> bool:
-    """Whether a value is bytes with a border, of which quadruples are not read by a mask."""
-    return n.op is ops.PAD and n.dtype.itemsize == 1 and n.dtype.is_integer
+def is_framed(n: Node, use: Demand) -> bool:
+    """Whether a value with a border is read without masks: quadruples of bytes, and wide windows.
+
+    Of these every element is read so often that asking each time costs more than a copy.
+    """
+    if n.op is not ops.PAD:
+        return False
+    of_bytes = n.dtype.itemsize == 1 and n.dtype.is_integer
+    return of_bytes or points(axes_of(use.at)) >= TAPS * count(n.shape)
 
 
 def _elementwise(n: Node, group: FusionGroup) -> list[Node]:

@@ -421,7 +421,7 @@ class _Fuser:
         """
         if use.operand and self.fusing.store_padded_operands and is_end(n):
             return True
-        if use.operand and self.fusing.store_few_rows and (is_few_rows(n) or is_framed(n)):
+        if use.operand and self.fusing.store_few_rows and (is_few_rows(n) or is_framed(n, use)):
             return True
         if not use.operand or not n.op.is_elementwise or not self.reads[n]:
             return False
