@@ -19,11 +19,12 @@ def fitting(name: str, value: Any, dtype: DType) -> Any:
     Unsigned integers take negative numbers, modulo. Infinity and NaN are floating-point numbers
     like others, bool is whether a number is not 0.
 
-    >>> from genesis.ndarray import int8, uint8
+    >>> from genesis.ir.dtype import int8, uint8
     >>> fitting("fill", -1, uint8)
     -1
     >>> fitting("fill", 200, int8)
     Traceback (most recent call last):
+    ...
     OverflowError: fill: 200 does not fit into int8
     """
     if type(value) not in (int, float) or -128 <= value <= 127:
