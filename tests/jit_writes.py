@@ -1500,3 +1500,22 @@ def windows_bits_and_pairs_as_arguments(jit: Jit) -> Any:
         ):
             seen.append((show(double(view)), x.tolist()))
     return seen
+
+
+@program
+def tensors_that_become_views_of_themselves(jit: Jit) -> Any:
+    total, seen = genesis.arange(6.0).view(2, 3).clone(), []
+
+    @jit
+    def turn(x: Any) -> Any:
+        row = x[0]
+        x.t_()
+        total.transpose_(0, 1)
+        total.add_(1)
+        row.mul_(2)
+        return x.unsqueeze(0), total
+
+    x = genesis.arange(4.0).view(2, 2).clone()
+    for _ in range(3):
+        seen.append((show(turn(x)), show(x), show(total), tuple(total.shape)))
+    return seen

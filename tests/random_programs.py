@@ -143,6 +143,10 @@ def _torch(m: Any, ours: bool) -> Names:
         "total": lambda x, axis: x.sum(axis),
         "where": m.where,
         "realize": realize,
+        "complex": lambda shape, first: new(shape, first) * (1 + 2j),
+        "as_real": m.view_as_real,
+        "as_complex": lambda x: m.view_as_complex(x[..., :2]),
+        "bits": lambda x: x.imag if x.is_complex() else x.view(m.int32).view(m.float32),
         "jit": getattr(m, "jit", None) if ours else lambda f: f,
         "no_grad": m.no_grad,
         "backward": lambda *x: sum((y * y).sum() for y in x).backward(),  # type: ignore[misc]
@@ -187,7 +191,9 @@ def run(source: str, names: Names) -> list[Any]:
             read(x.detach() * 0 if x.grad is None else x.grad)
 
     names["read_grad"] = read_grad
-    exec(compile(source, "<program>", "exec"), names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # imaginary parts may be dropped
+        exec(compile(source, "<program>", "exec"), names)
     return seen
 
 
@@ -224,8 +230,10 @@ def _refused(program: Program, error: Exception) -> bool:
     """Errors that say what is not possible: under jit, or with elements that share memory."""
     from genesis.ndarray.core.value import CaptureError
 
-    several = "several of its elements are one element in memory" in str(error)
-    return several or (bool(program.body) and isinstance(error, CaptureError))
+    several = ("several of its elements are one element in memory", "they may overlap")
+    return any(words in str(error) for words in several) or (
+        bool(program.body) and isinstance(error, CaptureError)
+    )
 
 
 def _mutable(kind: str) -> Any:
@@ -305,8 +313,12 @@ class Draw:
         return Program(self.kind, self.seed, tuple(self.lines))
 
     def keep(self, x: str) -> None:
-        """Keep a gradient, but not of a view: of one that is written, PyTorch's passes it by."""
-        if self.names[x]._base is None:
+        """Keep a gradient, but not of a view: of one that is written, PyTorch's passes it by.
+
+        Here what has become a view of itself (``x.t_()``) is one, too.
+        """
+        turned = any(line.startswith(f"{x}.") and "_(" in line for line in self.lines)
+        if self.names[x]._base is None and not turned:
             self.attempt(f"keep({x})")
 
     def jitted(self) -> Program:
@@ -375,7 +387,7 @@ class Draw:
         return name
 
     def make(self) -> None:
-        self.made(self.rng.choice(["new", "lazy"]))
+        self.made(self.rng.choice(["new", "lazy"] + ["complex"] * self.torch))
 
     def pick(self, without: Sequence[str] = ()) -> str:
         return self.rng.choice([x for x in self.arrays if x not in without] or self.arrays)
@@ -414,6 +426,9 @@ class Draw:
         x = self.pick(without)
         shape = self.shape(x)
         rank, rng = len(shape), self.rng
+        if self.torch and rng.random() < 0.4:
+            self.seen_by_method(x)
+            return
         others = ["permute", "reshape", "expand", "flip", "part", "unsqueeze", "diag"]
         kind = rng.choice(["index"] * 5 + others)
         if kind == "index":
@@ -441,6 +456,62 @@ class Draw:
             self.assign(f"{x}[{rng.choice(['None', '..., None', 'None, ..., None'])}]")
         elif kind == "diag" and rank == 2 and shape[0] == shape[1]:
             self.assign(f"diagonal({x})")
+
+    def seen_by_method(self, x: str) -> None:
+        """A view that only tensors have."""
+        shape, rng = self.shape(x), self.rng
+        rank = len(shape)
+        d, e = (rng.randrange(-rank, rank) for _ in "de") if rank else (0, 0)
+        extent = shape[d] if rank else 1
+        found = [
+            f"{x}.narrow({d}, {rng.randint(0, extent)}, {rng.randint(0, extent)})",
+            f"{x}.select({d}, {rng.randint(-extent, max(extent - 1, 0))})",
+            f"{x}.unfold({d}, {rng.randint(1, 2)}, {rng.randint(1, 2)})",
+            f"{x}.movedim({d}, {e})", f"{x}.swapaxes({d}, {e})", f"{x}.transpose({d}, {e})",
+            f"{x}.squeeze()", f"{x}.squeeze({d})", f"{x}.unsqueeze({d})", f"{x}.mT",
+            f"{x}.diagonal({rng.randint(-1, 1)}, {d}, {e})", f"{x}.view(-1)", f"{x}.flatten()",
+            f"{x}.unbind({d})[{rng.randint(0, 1)}]", f"{x}.chunk(2, {d})[{rng.randint(0, 1)}]",
+            f"{x}.tensor_split(2, {d})[{rng.randint(0, 1)}]", f"{x}.detach()",
+            f"{x}.expand_as({self.pick()})", f"{x}.unflatten({d}, (-1, 2))", f"own({x}.rot90())",
+            f"own({x}.roll(1, {d}))", f"own({x}.repeat(2, {', '.join('1' * max(rank - 1, 0))}))",
+        ]  # fmt: skip
+        if self.kind != "gradients":
+            found += [f"{x}.real", f"{x}.imag", f"as_real({x})", f"bits({x})", f"as_complex({x})"]
+            found += [f"{x}.as_strided((2,), ({rng.randint(1, 2)},), {rng.randint(0, 1)})"]
+        self.assign(rng.choice(found))
+
+    def written_by_method(self, x: str) -> str:
+        """A call that writes in a way that only tensors have."""
+        shape, rng = self.shape(x), self.rng
+        rank = len(shape)
+        d, e = (rng.randrange(-rank, rank) for _ in "de") if rank else (0, 0)
+        extent = shape[d] if rank else 1
+        places = [rng.randrange(max(extent, 1)) for _ in range(rng.randint(1, 2))]
+        apart = rng.sample(range(extent), rng.randint(0, extent))
+        y, number = self.pick(), self.number()
+        part = f"apart({x}).index_select({d}, ints({places}))"
+        own_part = f"apart({x}).index_select({d}, ints({apart}))"
+        return rng.choice(
+            [
+                f"{x}.masked_fill_({x} > {rng.randint(0, 4)}, {number})",
+                f"{x}.index_fill_({d}, ints({places}), {number})",
+                f"{x}.index_add_({d}, ints({places}), {part})",
+                f"{x}.index_copy_({d}, ints({apart}), {own_part} + 1)",
+                f"{x}.scatter_({d}, {x}.long() * 0 + {places[0]}, {number})",
+                f"{x}.scatter_add_({d}, {x}.long() * 0 + {places[0]}, apart({x}))",
+                f"{x}.index_put_((ints({places}),), new((), 2), accumulate=True)",
+                f"{x}.masked_scatter_({x} > {rng.randint(0, 4)}, apart({y}))",
+                f"{x}.put_(ints({apart}), new(({len(apart)},), 3), accumulate=True)",
+                f"{x}.clamp_(0, {rng.randint(1, 4)})", f"{x}.neg_()", f"{x}.abs_()",
+                f"{x}.sub_({y}, alpha=2)", f"{x}.addcmul_(apart({y}), apart({y}))",
+                f"{x}.lerp_(apart({y}), 0.5)", f"{x}.transpose_({d}, {e})", f"{x}.squeeze_()",
+                f"{x}.unsqueeze_({d})", f"{x}.t_()", f"{x}.tril_()", f"{x}.cumsum_({d})",
+                f"{x}.fill_diagonal_({number})", f"{x}.copy_(own({y}.transpose({d}, {e})))",
+                f"{x}.detach()[{self.key(x)}] += 1", f"{x}.data[{self.key(x)}] = {number}",
+                f"with no_grad(): {x}.mul_({number})", f"{x}.copy_({y} > 1)",
+                f"{x}.fill_(new((), 4))",
+            ]
+        )  # fmt: skip
 
     def compute(self, without: Sequence[str] = ()) -> None:
         x, y = self.pick(without), self.pick(without)
@@ -477,7 +548,7 @@ class Draw:
         operator = rng.choice(["+=", "*=", "-="])
         if operator == "*=":
             value = self.number()
-        kind = rng.randrange(12)
+        kind = rng.randrange(14 if self.torch else 12)
         if kind < 3:
             self.attempt(f"{x} {operator} {value}")
         elif kind < 6:
@@ -488,6 +559,8 @@ class Draw:
             self.attempt(f"{x}[{self.picking(x)}] = {self.number()}")
         elif kind == 10:
             self.attempt(f"{x}[{self.picking(x)}] {operator} {self.number()}")
+        elif self.torch and rng.random() < 0.5:
+            self.attempt(self.written_by_method(x))
         elif self.torch:
             self.attempt(
                 rng.choice(

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 from genesis import functional as fn
-from genesis.distributions.distribution import Distribution
+from genesis.distributions.distribution import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY,
+    SIMPLEX,
+    Distribution,
+    Domain,
+)
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
 
@@ -20,6 +28,7 @@ class _Located(Distribution):
     loc: Tensor
     scale: Tensor
     has_rsample = True
+    domains = MappingProxyType({"scale": POSITIVE})
 
     def __init__(self, loc: Any, scale: Any) -> None:
         self._set(loc=loc, scale=scale)
@@ -90,6 +99,8 @@ class Normal(_Located):
 class LogNormal(Normal):
     """Numbers whose logarithms are normal."""
 
+    support = POSITIVE
+
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws through which gradients reach loc and scale."""
         found: Tensor = fn.exp(super().rsample(sample_shape))
@@ -97,6 +108,7 @@ class LogNormal(Normal):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
+        value = self._supported(value)
         found: Tensor = super().log_prob(fn.log(value)) - fn.log(value)
         return found
 
@@ -107,6 +119,7 @@ class LogNormal(Normal):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability of at most a value."""
+        value = self._supported(value)
         return super().cdf(fn.log(value))
 
     @property
@@ -206,6 +219,9 @@ class Cauchy(_Located):
 class HalfNormal(Normal):
     """The size of a normal number."""
 
+    domains = MappingProxyType({"scale": POSITIVE})
+    support = NOT_NEGATIVE
+
     def __init__(self, scale: Any) -> None:
         super().__init__(0.0 * scale, scale)
 
@@ -216,6 +232,7 @@ class HalfNormal(Normal):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
+        value = self._supported(value)
         found: Tensor = fn.where(value >= 0, super().log_prob(value) + math.log(2), -math.inf)
         return found
 
@@ -246,6 +263,14 @@ class Uniform(Distribution):
 
     def __init__(self, low: Any, high: Any) -> None:
         self._set(low=low, high=high)
+        least = self.low.array
+        above = Domain("above low", lambda x: x > least)
+        self.high: Tensor = self._within("high", self.high, above)
+
+    def _supported(self, value: Any) -> Any:
+        low, high = self.low.array, self.high.array
+        inside = Domain("between low and high", lambda x: (x >= low) & (x <= high))
+        return self._within("value", super()._supported(value), inside)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws through which gradients reach both ends."""
@@ -256,12 +281,14 @@ class Uniform(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
+        value = self._supported(value)
         inside = fn.logical_and(value >= self.low, value < self.high)
         found: Tensor = fn.where(inside, -fn.log(self.high - self.low), -math.inf)
         return found
 
     def cdf(self, value: Any) -> Tensor:
         """The probability of at most a value."""
+        value = self._supported(value)
         found: Tensor = fn.clamp((value - self.low) / (self.high - self.low), 0, 1)
         return found
 
@@ -288,6 +315,8 @@ class Exponential(Distribution):
 
     rate: Tensor
     has_rsample = True
+    domains = MappingProxyType({"rate": POSITIVE})
+    support = NOT_NEGATIVE
 
     def __init__(self, rate: Any) -> None:
         self._set(rate=rate)
@@ -301,11 +330,13 @@ class Exponential(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
+        value = self._supported(value)
         found: Tensor = fn.log(self.rate) - self.rate * value
         return found
 
     def cdf(self, value: Any) -> Tensor:
         """The probability of at most a value."""
+        value = self._supported(value)
         found: Tensor = -fn.expm1(-self.rate * value)
         return found
 
@@ -333,6 +364,9 @@ class Gamma(Distribution):
     Of so many proposals that all are refused about once in 10**20 draws the first good one is
     taken, so that it is one program. Draws have gradients with respect to the rate only.
     """
+
+    domains = MappingProxyType({"concentration": POSITIVE, "rate": POSITIVE})
+    support = NOT_NEGATIVE
 
     concentration: Tensor
     rate: Tensor
@@ -365,6 +399,7 @@ class Gamma(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
+        value = self._supported(value)
         a, b = self.concentration, self.rate
         found: Tensor = fn.xlogy(a, b) + fn.xlogy(a - 1, value) - b * value - fn.lgamma(a)
         return found
@@ -391,8 +426,10 @@ class Gamma(Distribution):
 class Dirichlet(Distribution):
     """Shares that add up to 1; draws have no gradients."""
 
+    support = SIMPLEX
+
     def __init__(self, concentration: Tensor) -> None:
-        self.concentration = concentration
+        self.concentration = self._within("concentration", concentration, POSITIVE)
         self.batch_shape = tuple(concentration.shape[:-1])
         self.event_shape = tuple(concentration.shape[-1:])
 
@@ -404,6 +441,7 @@ class Dirichlet(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
+        value = self._supported(value)
         a = self.concentration
         weights = fn.sum(fn.xlogy(a - 1, value), -1)
         found: Tensor = weights + fn.lgamma(fn.sum(a, -1)) - fn.sum(fn.lgamma(a), -1)
@@ -438,6 +476,9 @@ class Dirichlet(Distribution):
 class Beta(Distribution):
     """A share between 0 and 1; draws have no gradients."""
 
+    domains = MappingProxyType({"concentration1": POSITIVE, "concentration0": POSITIVE})
+    support = PROBABILITY
+
     concentration1: Tensor
     concentration0: Tensor
 
@@ -451,6 +492,7 @@ class Beta(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
+        value = self._supported(value)
         return self._pair.log_prob(fn.stack([value, 1 - value], -1))
 
     def entropy(self) -> Tensor:

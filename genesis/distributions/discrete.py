@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 from genesis import functional as fn
+from genesis import ndarray as nd
 from genesis.autograd.mode import no_grad
-from genesis.distributions.distribution import Distribution
+from genesis.distributions.distribution import (
+    BIT,
+    COUNT,
+    NOT_NEGATIVE,
+    PROBABILITY,
+    Distribution,
+    Domain,
+)
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
 
@@ -20,6 +29,9 @@ def _one_of(name: str, probs: Any, logits: Any) -> None:
 
 class Bernoulli(Distribution):
     """1 with a probability, else 0."""
+
+    domains = MappingProxyType({"probs": PROBABILITY})
+    support = BIT
 
     logits: Tensor
     probs: Tensor
@@ -43,6 +55,7 @@ class Bernoulli(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the probability."""
+        value = self._supported(value)
         found: Tensor = value * self.logits - fn.softplus(self.logits)
         return found
 
@@ -73,9 +86,23 @@ class Categorical(Distribution):
 
     def __init__(self, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
         _one_of(type(self).__name__, probs, logits)
-        given = fn.log(probs) if logits is None else logits
+        given = fn.log(self._weights(probs)) if logits is None else logits
         self.logits: Tensor = fn.log_softmax(given, -1)
         self.batch_shape = tuple(given.shape[:-1])
+
+    def _weights(self, probs: Any) -> Any:
+        weights = Domain(
+            "weights, not negative and not all 0",
+            lambda x: nd.all(x >= 0, -1, True) & nd.any(x > 0, -1, True),
+        )
+        return self._within("probs", probs, weights)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All choices, along a new first dimension."""
+        count = self.logits.shape[-1]
+        numbers = creation.arange(count, device=self.logits.device)
+        found: Tensor = fn.reshape(numbers, (count, *(1 for _ in self.batch_shape)))
+        return fn.expand(found, (count, *self.batch_shape)) if expand else found
 
     @property
     def probs(self) -> Tensor:
@@ -139,6 +166,8 @@ class OneHotCategorical(Categorical):
 class Geometric(Bernoulli):
     """How often something fails before it works."""
 
+    support = COUNT
+
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws."""
         with no_grad():
@@ -149,6 +178,7 @@ class Geometric(Bernoulli):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the probability."""
+        value = self._supported(value)
         found: Tensor = fn.xlogy(value, 1 - self.probs) + fn.log(self.probs)
         return found
 
@@ -173,6 +203,9 @@ class Geometric(Bernoulli):
 class Poisson(Distribution):
     """How often something happens that happens at a rate."""
 
+    domains = MappingProxyType({"rate": NOT_NEGATIVE})
+    support = COUNT
+
     rate: Tensor
 
     def __init__(self, rate: Any) -> None:
@@ -185,6 +218,7 @@ class Poisson(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the probability."""
+        value = self._supported(value)
         found: Tensor = fn.xlogy(value, self.rate) - self.rate - fn.lgamma(value + 1)
         return found
 
@@ -204,6 +238,10 @@ class Binomial(Distribution):
         self._trial = Bernoulli(probs, logits)
         self.probs, self.logits = self._trial.probs, self._trial.logits
         self.batch_shape = self._trial.batch_shape
+        self.support = Domain(f"an integer from 0 to {total_count}", self._is_possible)  # type: ignore[misc]
+
+    def _is_possible(self, x: Any) -> Any:
+        return COUNT.contains(x) & (x <= self.total_count)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws."""
@@ -212,6 +250,7 @@ class Binomial(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the probability."""
+        value = self._supported(value)
         n = self.total_count
         ways = math.lgamma(n + 1) - fn.lgamma(value + 1) - fn.lgamma(n - value + 1)
         found: Tensor = ways + value * self.logits - n * fn.softplus(self.logits)

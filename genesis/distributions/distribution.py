@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from genesis import functional
+from genesis import ndarray as nd
 from genesis.autograd.mode import no_grad
+from genesis.functional.value_checks import demanded
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
 
 
-class Distribution:
+class Domain(NamedTuple):
+    """Where parameters and draws lie."""
+
+    words: str
+    contains: Callable[[Any], Any]  #: of an array, which elements do
+
+
+POSITIVE = Domain("above 0", lambda x: x > 0)
+NOT_NEGATIVE = Domain("0 or more", lambda x: x >= 0)
+PROBABILITY = Domain("between 0 and 1", lambda x: (x >= 0) & (x <= 1))
+BIT = Domain("0 or 1", lambda x: (x == 0) | (x == 1))
+COUNT = Domain("an integer, 0 or more", lambda x: (x >= 0) & (x == nd.floor(x)))
+SIMPLEX = Domain(
+    "probabilities that add up to 1",
+    lambda x: nd.all(x >= 0, -1, True) & (nd.abs(nd.sum(x, -1, True) - 1) < 1e-6),
+)
+
+
+class Validating(type):
+    """What makes distributions: each may be told with `validate_args` whether to look at values."""
+
+    def __call__(cls, *args: Any, validate_args: bool | None = None, **kwargs: Any) -> Any:
+        """A distribution of these parameters."""
+        found: Any = object.__new__(cls)  # type: ignore[arg-type]
+        if validate_args is not None:
+            found.validates = validate_args
+        found.__init__(*args, **kwargs)
+        return found
+
+
+class Distribution(metaclass=Validating):
     """The base of all distributions.
 
     Parameters broadcast against each other to `batch_shape`; a draw of one has `event_shape`.
-    `rsample` draws so that gradients reach the parameters; `sample` draws without.
+    `rsample` draws so that gradients reach the parameters; `sample` draws without. Parameters and
+    values outside of where they can lie are a ValueError, unless `validate_args` is False.
     """
 
     has_rsample: ClassVar[bool] = False
+    domains: ClassVar[Mapping[str, Domain]] = {}
+    support: ClassVar[Domain | None] = None
+    validates: bool = True
     batch_shape: tuple[Any, ...] = ()
     event_shape: tuple[Any, ...] = ()
 
@@ -31,8 +67,25 @@ class Distribution:
             for x in parameters.values()
         ]
         for name, x in zip(parameters, functional.broadcast_tensors(*given), strict=True):
-            setattr(self, name, x)
+            setattr(self, name, self._within(name, x, self.domains.get(name)))
             self.batch_shape = tuple(x.shape)
+
+    def _within(self, name: str, x: Any, domain: Domain | None) -> Any:
+        """Parameters or values, all of which must lie in a domain."""
+        if domain is None or not self.validates or not isinstance(x, Tensor):
+            return x
+        complaint = f"{type(self).__name__}: {name} is not {domain.words}"
+        return demanded(x, lambda y: nd.logical_not(domain.contains(y)), complaint)
+
+    def _supported(self, value: Any) -> Any:
+        """Values that can be drawn."""
+        value = creation.tensor(value) if isinstance(value, int | float) else value
+        return self._within("value", value, self.support)
+
+    @classmethod
+    def set_default_validate_args(cls, value: bool) -> None:
+        """Whether distributions look at their parameters and values, if nothing else is said."""
+        Distribution.validates = value
 
     def _extended(self, sample_shape: Sequence[int]) -> tuple[Any, ...]:
         """The shape of so many draws."""

@@ -180,7 +180,7 @@ class Relu(Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         (result,) = ctx.saved_tensors
-        return where(gt(result, 0), grad, 0.0)
+        return where(le(result, 0), 0.0, grad)
 
 
 @method(in_place=True)
@@ -231,6 +231,8 @@ def prelu(input: Any, weight: Any) -> Any:
                 "one, or one for each channel (dimension 1)"
             )
         weight = reshape(weight, (-1, *(1 for _ in input.shape[2:])))
+    elif len(weight.shape) > len(input.shape):
+        weight = reshape(weight, ())
     return where(gt(input, 0), input, input * weight)
 
 
@@ -327,7 +329,8 @@ def softmax_gradient(grad: Any, dim: Any, result: Any) -> Any:
 @with_gradient(softmax_gradient)
 def softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """``exp(input)`` over its sum along a dimension."""
-    return nd.softmax(input if dtype is None else nd.astype(input, dtype), dim)
+    wide = input if dtype is None else nd.astype(input, dtype)
+    return nd.softmax(wide, dim) if wide.shape else _alone(nd.softmax, wide, dim)
 
 
 def log_softmax_gradient(grad: Any, dim: Any, result: Any) -> Any:
@@ -341,7 +344,13 @@ def log_softmax_gradient(grad: Any, dim: Any, result: Any) -> Any:
 @with_gradient(log_softmax_gradient)
 def log_softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """The logarithm of `softmax`."""
-    return nd.log_softmax(input if dtype is None else nd.astype(input, dtype), dim)
+    wide = input if dtype is None else nd.astype(input, dtype)
+    return nd.log_softmax(wide, dim) if wide.shape else _alone(nd.log_softmax, wide, dim)
+
+
+def _alone(function: Any, x: Any, dim: int) -> Any:
+    """A function along a dimension of a tensor that has none: of one number."""
+    return nd.reshape(function(nd.reshape(x, (1,)), normal_dim("softmax", dim, 1)), ())
 
 
 @layer("Softmin", settings=("dim",))

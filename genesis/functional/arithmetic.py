@@ -266,7 +266,11 @@ class Where(Function):
 def where(condition: Any, input: Any = None, other: Any = None) -> Any:
     """`input` where the condition holds, `other` elsewhere; without both, where it holds."""
     if input is None and other is None:
-        return plain(nd.nonzero, condition, as_tuple=True)
+        from genesis.functional.masks import nonzero
+
+        return nonzero(condition, as_tuple=True)
+    if condition.dtype is uint8:  # a mask from before there was bool
+        condition = cast(condition, bool_)
     return Where.apply(condition, input, other)
 
 

@@ -47,6 +47,8 @@ def scaled_dot_product_attention(
             [0.5000, 0.5000]])
     """
     _check(query, key, value, attn_mask, is_causal)
+    if key.shape[-2] == 0:  # nobody has anything to look at
+        return matmul(matmul(query, transpose(key, -1, -2)), value)
     scale = _usual(query) if scale is None else scale
     if enable_gqa:
         heads = query.shape[-3]

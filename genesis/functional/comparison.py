@@ -6,6 +6,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import where
+from genesis.functional.error_messages import require_same_dtype
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import method
 from genesis.functional.scalar_functions import binary, unary
@@ -29,6 +30,7 @@ def isclose(
     """Whether ``|input - other| <= atol + rtol * |other|``."""
     if not (rtol >= 0 and atol >= 0):
         raise ValueError(f"isclose: rtol {rtol} and atol {atol} must not be negative")
+    require_same_dtype("isclose", input, other)
     return plain(nd.isclose, input, other, rtol, atol, equal_nan)
 
 
@@ -37,7 +39,7 @@ def allclose(
     input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
     """Whether all elements are close; see `isclose`."""
-    return bool(plain(nd.allclose, input, other, rtol, atol, equal_nan))
+    return bool(plain(nd.all, isclose(input, other, rtol, atol, equal_nan)))
 
 
 def equal(input: Any, other: Any) -> bool:
@@ -48,8 +50,25 @@ def equal(input: Any, other: Any) -> bool:
 isnan = unary("isnan", nd.isnan, "Whether elements are NaN.")
 isinf = unary("isinf", nd.isinf, "Whether elements are infinite.")
 isfinite = unary("isfinite", nd.isfinite, "Whether elements are neither infinite nor NaN.")
-isposinf = unary("isposinf", nd.isposinf, "Whether elements are plus infinity.")
-isneginf = unary("isneginf", nd.isneginf, "Whether elements are minus infinity.")
+
+
+@method
+def isposinf(input: Any) -> Any:
+    """Whether elements are plus infinity."""
+    return plain(nd.isposinf, _ordered("isposinf", input))
+
+
+@method
+def isneginf(input: Any) -> Any:
+    """Whether elements are minus infinity."""
+    return plain(nd.isneginf, _ordered("isneginf", input))
+
+
+def _ordered(name: str, input: Any) -> Any:
+    if input.dtype.is_complex:
+        raise TypeError(f"{name}: complex numbers have no order; ask for real parts")
+    return input
+
 
 # ---- the greater one
 

@@ -12,6 +12,7 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, mul, where
 from genesis.functional.arithmetic import pow as power
 from genesis.functional.complexes import real, sgn
+from genesis.functional.error_messages import require_float
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import aten, layer, method
 from genesis.functional.scalar_functions import scalar, smooth
@@ -55,6 +56,7 @@ def _real_logaddexp(input: Any, other: Any) -> Any:
 @method
 def logaddexp(input: Any, other: Any) -> Any:
     """``log(exp(input) + exp(other))`` without overflow."""
+    require_float("logaddexp", input, other)
     if not input.dtype.is_complex:
         return _real_logaddexp(input, other)
     larger = plain(lambda x, y: nd.real(x) >= nd.real(y), input, other)

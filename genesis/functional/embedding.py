@@ -19,6 +19,7 @@ from genesis.functional.indexing import index_add
 from genesis.functional.movement import unsqueeze
 from genesis.functional.reduction import amax, sum
 from genesis.functional.scattering import index_reduce
+from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import bool_, int64
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import unwatched
@@ -120,6 +121,9 @@ def embedding_bag(
                 f"embedding_bag: per_sample_weights {tuple(per_sample_weights.shape)} must have "
                 f"the shape of the input {tuple(input.shape)}"
             )
+    if offsets is not None:
+        complaint = "embedding_bag: the first of the offsets is not 0"
+        offsets = demanded(offsets, lambda x: x[:1] != 0, complaint)
     found = embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     counted = _counted(input, padding_idx, weight.shape[0])
     if per_sample_weights is not None:

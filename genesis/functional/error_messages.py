@@ -54,6 +54,21 @@ def _of_tensors(text: str) -> str:
     return re.sub(said, lambda word: _WORDS[word[0]], text)
 
 
+def require_same_dtype(name: str, *tensors: Any) -> None:
+    """Refuse tensors of several dtypes, which this operation does not promote."""
+    dtypes = [x.dtype for x in tensors if hasattr(x, "dtype")]
+    if any(d is not dtypes[0] for d in dtypes):
+        kinds = " and ".join(map(str, dict.fromkeys(dtypes)))
+        raise TypeError(f"{called(name)}: needs one dtype, not {kinds}; convert one with .to")
+
+
+def require_float(name: str, *tensors: Any) -> None:
+    """Refuse tensors of integers or bool for what is defined for floating point alone."""
+    for x in tensors:
+        if hasattr(x, "dtype") and not (x.dtype.is_float or x.dtype.is_complex):
+            raise TypeError(f"{called(name)}: needs floating point, not {x.dtype}; use .to first")
+
+
 def called(name: str) -> str:
     """The operation that was called, for an error; `name` where it is the one that looks."""
     return _called(sys._getframe(1)) or name

@@ -230,10 +230,8 @@ def _as_key(k: Any) -> Any:
     if isinstance(k, np.ndarray):
         k = nd.asarray(k)
     if isinstance(k, NDArray):
-        if k.dtype is uint8:
-            raise IndexError(
-                "uint8 is no index: it could be a mask or positions; cast it to bool or long"
-            )
+        if k.dtype is uint8:  # a mask from before there was bool
+            k = k.astype(bool_)
         if not (k.dtype.is_integer or k.dtype is bool_):
             raise IndexError(f"tensors used as indices must be integers or bool, not {k.dtype}")
         return k
@@ -315,6 +313,8 @@ def index_put(input: Any, indices: Sequence[Any], values: Any, accumulate: bool 
     """`input` with values written, or added, at ``input[indices]``."""
     key = tuple(slice(None) if k is None else k for k in indices)
     given = values if is_tensor(values) else nd.asarray(values, device=input.device)
+    if given.dtype is not input.dtype and is_tensor(values):
+        raise TypeError(f"index_put: {given.dtype} values for a tensor of {input.dtype}")
     return put_at(parse(input, key), given, accumulate)
 
 

@@ -14,7 +14,13 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.error_messages import broadcast_shapes, called, normal_dim, normal_dims
+from genesis.functional.error_messages import (
+    broadcast_shapes,
+    called,
+    normal_dim,
+    normal_dims,
+    require_same_dtype,
+)
 from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import (
@@ -199,7 +205,8 @@ def _flip(x: Any, axes: tuple[int, ...]) -> Any:
 def flip(input: Any, dims: Any = (), *more: int) -> Any:
     """Reversed along dimensions, which are listed or given one by one."""
     listed = (dims, *more) if more else dims
-    return _flip(input, normal_dims("flip", listed, len(input.shape)))
+    axes = normal_dims("flip", listed, len(input.shape) or 1)
+    return _flip(input, axes if input.shape else ())
 
 
 @method
@@ -267,6 +274,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Any, ...]:
     if any(len(v.shape) > 1 for v in vectors):
         shapes = ", ".join(str(tuple(v.shape)) for v in vectors)
         raise ValueError(f"meshgrid: expected vectors, got {shapes}")
+    require_same_dtype("meshgrid", *vectors)
     flat = [ravel(v) for v in vectors]
     shape = tuple(v.shape[0] for v in flat)
     thin = [tuple(n if k == d else 1 for k in range(len(flat))) for d, n in enumerate(shape)]

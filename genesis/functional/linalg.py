@@ -438,7 +438,9 @@ def cond(A: Any, p: Any = None) -> Any:
         values = svdvals(A)
         greatest, least = select(values, -1, 0), select(values, -1, -1)
         return least / greatest if p == -2 else greatest / least
-    return matrix_norm(A, p) * matrix_norm(inv(A), p)
+    inverse, code = inv_ex(A)
+    found = matrix_norm(A, p) * matrix_norm(inverse, p)
+    return where(plain(nd.equal, code, 0), found, math.inf)
 
 
 def matrix_rank(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:

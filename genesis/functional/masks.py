@@ -26,8 +26,9 @@ def masked_fill(input: Any, mask: Any, value: Any) -> Any:
     _require_mask("masked_fill", mask)
     given = value if is_tensor(value) or isinstance(value, NDArray) else None
     if given is None:
-        number = bool(value) if input.dtype is bool_ else value
-        given = nd.asarray(number, device=input.device)
+        if isinstance(value, complex) and not input.dtype.is_complex:
+            raise TypeError(f"masked_fill: {value} does not fit into {input.dtype}")
+        given = nd.full((), value, input.dtype, input.device)
     if given.shape:
         raise ValueError(f"masked_fill: expected one number, got shape {tuple(given.shape)}")
     if kind_rank(given.dtype) > kind_rank(input.dtype):

@@ -258,7 +258,7 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
 def squeeze(input: Any, dim: int | Sequence[int] | None = None) -> Any:
     """Without dimensions of extent 1: all, or those of the given ones that are."""
     shape = input.shape
-    axes = normal_dims("squeeze", dim, len(shape)) if shape else ()
+    axes = normal_dims("squeeze", dim, len(shape) or 1)
     kept = tuple(s for d, s in enumerate(shape) if d not in axes or not same(s, 1))
     return reshape(input, kept)
 
@@ -299,7 +299,9 @@ def permute(input: Any, *dims: Any) -> Any:
 @method(in_place="view")
 def transpose(input: Any, dim0: int, dim1: int) -> Any:
     """Two dimensions exchanged."""
-    return moved(nd.swapaxes, input, dim0, dim1) if input.shape else input
+    if not input.shape:  # a view is a tensor of its own, even if it is of everything
+        return View.apply(input, ())
+    return moved(nd.swapaxes, input, dim0, dim1)
 
 
 swapdims = transpose
@@ -331,7 +333,7 @@ def movedim(input: Any, source: Any, destination: Any) -> Any:
     rank = len(input.shape)
     sources = [source] if isinstance(source, int) else list(source)
     targets = [destination] if isinstance(destination, int) else list(destination)
-    listed = [[normal_dim("movedim", d, rank) for d in dims] for dims in (sources, targets)]
+    listed = [[normal_dim("movedim", d, rank or 1) for d in dims] for dims in (sources, targets)]
     if len(sources) != len(targets) or any(len(set(dims)) != len(dims) for dims in listed):
         raise ValueError(
             f"movedim: source {tuple(sources)} and destination {tuple(targets)} must be as many "

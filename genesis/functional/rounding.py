@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import divisor, mul, pow, where, zeros
-from genesis.functional.error_messages import named
+from genesis.functional.complexes import complex, imag, real
+from genesis.functional.error_messages import named, require_float, require_same_dtype
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.registry import method
 from genesis.functional.scalar_functions import Unary, binary, unary
+from genesis.ir.dtype import bool_
 
 
 def _steps(name: str, function: Callable[..., Any], doc: str) -> Unary:
@@ -40,14 +42,21 @@ def _round(x: Any, decimals: int) -> Any:
 @method(in_place=True)
 def round(input: Any, *, decimals: int = 0) -> Any:
     """The nearest number with so many decimal places, halves to even."""
+    if input.dtype is bool_:
+        raise TypeError("round: not defined for bool")
     return _round(input, decimals)
 
 
-@method(in_place=True)
 @with_gradient(lambda grad: grad)
+def _frac(input: Any) -> Any:
+    return nd.frac(input)
+
+
+@method(in_place=True)
 def frac(input: Any) -> Any:
     """`input` without its integer part."""
-    return nd.frac(input)
+    require_float("frac", input)
+    return _frac(input)
 
 
 # ---- division with remainder
@@ -153,6 +162,7 @@ signbit = unary("signbit", nd.signbit, "Whether the sign is minus, also of -0.")
 @method(in_place=True)
 def heaviside(input: Any, values: Any) -> Any:
     """0 for negative numbers, 1 for positive ones, `values` at 0; it has no gradient."""
+    require_same_dtype("heaviside", input, values)
     return plain(nd.heaviside, input, values)
 
 
@@ -166,6 +176,9 @@ def nan_to_num(
     input: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Any:
     """NaN and infinities replaced; infinities by the greatest finite numbers if not given."""
+    if input.dtype.is_complex:
+        parts = (nan_to_num(part(input), nan, posinf, neginf) for part in (real, imag))
+        return complex(*parts)
     return _nan_to_num(input, 0.0 if nan is None else nan, posinf, neginf)
 
 

@@ -93,6 +93,8 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> An
         flat = gather(reshape(input, (1,)), dim, ravel(index))
         return reshape(flat, index.shape)
     axis = normal_dim("gather", dim, len(input.shape))
+    if len(input.shape) == 1 and not index.shape:
+        return reshape(gather(input, dim, reshape(index, (1,))), ())
     if 0 in index.shape and len(index.shape) != len(input.shape):  # of any rank: it reads nothing
         return reshape(ravel(input)[:0], index.shape)
     return read(input, axis, _counted("gather", index, input, axis))

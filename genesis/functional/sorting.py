@@ -265,6 +265,8 @@ def histogramdd(
 @method
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     """How often each number occurs, or the sum of its weights, which is float64 if they are not."""
+    if minlength < 0:
+        raise ValueError(f"bincount: minlength {minlength} is negative")
     if weights is not None and not weights.dtype.is_float:
         weights = cast(weights, float64)
     counted = plain(nd.demand, input, lambda x: x < 0, "bincount: numbers are negative")
@@ -283,6 +285,8 @@ def searchsorted(
     """Where values belong in rows that are in order: before equal elements, or behind them."""
     if side not in (None, "left", "right"):
         raise ValueError(f"searchsorted: side is 'left' or 'right', not {side!r}")
+    if right and side == "left":
+        raise ValueError("searchsorted: side is 'left', but right is True")
     behind = right or side == "right"
     return plain(nd.searchsorted, sorted_sequence, input, behind, sorter, out_int32)
 

@@ -56,6 +56,11 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     if not input.shape:
         return squeeze(unfold(unsqueeze(input, 0), dimension, size, step), 0)
     axis = normal_dim("unfold", dimension, len(input.shape))
+    if size == 0 and step > 0:  # nothing begins at every step
+        starts = narrow(input, axis, 0, 0)
+        count = input.shape[axis] // step + 1
+        wide = (*input.shape[:axis], count, *input.shape[axis + 1 :], 0)
+        return reshape(starts, wide)
     if not (0 < size <= input.shape[axis]) or step <= 0:
         raise RuntimeError(
             f"unfold: windows of size {size} with step {step} do not fit dim {axis} of size "

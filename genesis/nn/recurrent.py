@@ -173,7 +173,7 @@ class _Recurrent(_Repeating):
         without a batch, or a `PackedSequence`.
         """
         packed = isinstance(input, PackedSequence)
-        x: Tensor = input.data if packed else input
+        x: Tensor = input.padded if packed else input
         batched = x.ndim == 3
         if (not batched and (packed or x.ndim != 2)) or x.shape[-1] != self.input_size:
             raise ValueError(
@@ -201,7 +201,7 @@ class _Recurrent(_Repeating):
             x, after = functional.squeeze(x, 1), tuple(functional.squeeze(s, 1) for s in after)
         elif self.batch_first and not packed:
             x = transpose(x, 0, 1)
-        shown = PackedSequence(x, input.lengths) if packed else x
+        shown = input.with_padded(x) if packed else x
         return shown, after if len(after) > 1 else after[0]
 
     def _states(self, hx: Any, x: Tensor, batched: bool) -> list[State]:

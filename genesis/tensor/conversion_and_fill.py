@@ -13,6 +13,7 @@ from genesis.ir.dtype import DType, as_dtype
 from genesis.ndarray import NDArray, demand, random
 from genesis.ndarray.core.device import canonical
 from genesis.ndarray.core.interop import shared
+from genesis.ndarray.core.value import thread
 from genesis.tensor.metadata import Description
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class Contents(Description):
         return functional.round(self, decimals=ndigits)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and not self.shape else format(str(self), spec)
+        known = not self.shape and (spec or thread.recorder is None)
+        return format(self.item() if known else str(self), spec)
 
     # ---- types and places
     def to(self, *args: Any, **kwargs: Any) -> Any:

@@ -29,9 +29,11 @@ from genesis.ir.dtype import (
     int16,
     int32,
     int64,
+    promote,
     set_default_float,
     uint8,
 )
+from genesis.ir.size import product
 from genesis.ndarray import NDArray, random
 from genesis.ndarray.core.device import chosen
 from genesis.ndarray.core.value import Changes, counted_surroundings
@@ -105,6 +107,7 @@ def _contents(data: Any, dtype: Any) -> tuple[Any, Any]:
     if isinstance(data, np.ndarray | np.generic) or hasattr(data, "__array_interface__"):
         return data, dtype
     if isinstance(data, list | tuple):
+        dtype = _of_members(data) if dtype is None else dtype
         data = _numbers(data)
     try:
         found = np.asarray(data)
@@ -112,8 +115,10 @@ def _contents(data: Any, dtype: Any) -> tuple[Any, Any]:
         raise ValueError("tensor: nested lists must all have the same lengths") from None
     if found.dtype.kind not in "biufc":
         raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__} objects")
-    if dtype is not None and found.dtype.kind in "iu":
+    if dtype is not None and found.dtype.kind in "iufc":
         _require_room(found, as_dtype(dtype))
+    if dtype is None and found.dtype == np.uint64 and not _is_numpys(data):
+        raise OverflowError(f"tensor: {found.max()} does not fit into int64; give a dtype")
     if dtype is None and _is_numpys(data):
         return found, dtype
     if dtype is None and found.dtype.kind == "f":
@@ -132,17 +137,46 @@ def _is_numpys(data: Any) -> bool:
 
 def _require_room(found: np.ndarray[Any, Any], dtype: DType) -> None:
     """Refuse integers that a type cannot hold; unsigned ones take negative numbers, modulo."""
+    if found.dtype.kind == "c":
+        if not dtype.is_complex and dtype is not bool_:
+            raise TypeError(f"tensor: complex numbers do not fit into {dtype}")
+        return
     if not dtype.is_integer or found.size == 0:
         return
+    if not np.isfinite(found).all():
+        raise OverflowError(f"tensor: NaN or infinity does not fit into {dtype}")
     most = 2 ** (dtype.bits - (dtype.kind == "int")) - 1
     least = -most - (dtype.kind == "int")
     if found.min() < least or found.max() > most:
         raise OverflowError(f"tensor: {found.min()} to {found.max()} does not fit into {dtype}")
 
 
+def _of_members(data: Any) -> DType | None:
+    """The dtype of nested lists that tensors are in: what these and the numbers promote to."""
+    found: DType | None = None
+    for x in data:
+        if isinstance(x, list | tuple):
+            kind = _of_members(x)
+        elif isinstance(x, Tensor | NDArray):
+            kind = x.dtype
+        else:
+            continue
+        if kind is not None:
+            found = kind if found is None else promote(found, kind)
+    if found is None:
+        return None
+    for x in data:
+        kinds = {bool: bool_, builtins.int: int64, float: default_float()}
+        kind = kinds.get(type(x)) or (default_float().complex if type(x) is complex else None)
+        found = found if kind is None else promote(found, kind)
+    return found
+
+
 def _numbers(data: Any) -> Any:
     """Nested lists in which tensors are replaced by what they hold."""
     if isinstance(data, Tensor | NDArray):
+        if data.shape and product(data.shape) == 1:
+            return data.reshape(()).tolist()
         return data.tolist()
     return [_numbers(x) for x in data] if isinstance(data, list | tuple) else data
 
@@ -385,6 +419,7 @@ def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: str | None = None
 ) -> Tensor:
     """The positions on and below a diagonal: row numbers, then column numbers."""
+    _require_sizes("tril_indices", row, col)
     return Tensor(nd.asarray(nd.tril_indices(row, col, offset), dtype, device))
 
 
@@ -392,7 +427,13 @@ def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: str | None = None
 ) -> Tensor:
     """The positions on and above a diagonal: row numbers, then column numbers."""
+    _require_sizes("triu_indices", row, col)
     return Tensor(nd.asarray(nd.triu_indices(row, col, offset), dtype, device))
+
+
+def _require_sizes(name: str, row: int, col: int) -> None:
+    if row < 0 or col < 0:
+        raise ValueError(f"{name}: there are no {row} x {col} matrices")
 
 
 # ---- at random
@@ -450,6 +491,7 @@ def randint(
     if size is None:
         low, high, size = 0, low, high
     source = _source(generator, device)
+    _require_room(np.array([low, high - 1]), as_dtype(dtype))
     drawn = _integers(low, high, size, as_dtype(dtype), source)
     return Tensor(drawn, requires_grad)
 
@@ -525,8 +567,12 @@ def _not_of(drawn: Tensor, *given: Any) -> Tensor:
     return drawn
 
 
-def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """1 with the probabilities in `input`, else 0."""
+def bernoulli(
+    input: Tensor, p: float | None = None, *, generator: Generator | None = None
+) -> Tensor:
+    """1 with the probabilities in `input`, or with probability `p`, else 0."""
+    if p is not None:
+        return empty_like(input).bernoulli_(p, generator=generator)  # type: ignore[no-any-return]
     if not input.dtype.is_float:
         raise TypeError(f"bernoulli: probabilities are floating point, not {input.dtype}")
     complaint = "bernoulli: probabilities are not between 0 and 1"
@@ -565,7 +611,8 @@ def multinomial(
         return Tensor(_drawn(rows, num_samples, source).reshape(*weights.shape[:-1], num_samples))
     # The first of several exponential clocks to ring is one drawn by its rate, and so is the next.
     drawn = random.uniform(rows.shape, dtype=rows.dtype, generator=source)
-    first = nd.topk(rows / -nd.log(1 - drawn), num_samples, 1).indices
+    times = nd.maximum(-nd.log(1 - drawn), 2.0**-30)
+    first = nd.topk(rows / times, num_samples, 1).indices
     return Tensor(first.reshape(*weights.shape[:-1], num_samples))
 
 
@@ -601,9 +648,9 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
 
     The least count whose cumulative probability reaches a uniform number, found by bisection.
     """
-    rates = input.array
-    if not rates.dtype.is_float:
-        raise TypeError(f"poisson: rates are floating point, not {rates.dtype}")
+    if not input.dtype.is_float:
+        raise TypeError(f"poisson: rates are floating point, not {input.dtype}")
+    rates = nd.demand(input.array, lambda x: x < 0, "poisson: rates are negative")
     drawn = random.uniform(rates.shape, generator=_source(generator, input.device))
     wide = rates.astype("float32")
     highest = nd.ceil(wide + 12 * nd.sqrt(wide) + 24)

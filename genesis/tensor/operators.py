@@ -78,11 +78,8 @@ class Operators:
             else functional.ne(self, other)
         )
 
-    __neg__, __abs__ = functional.neg, functional.abs
+    __neg__, __pos__, __abs__ = functional.neg, functional.positive, functional.abs
     __invert__ = functional.bitwise_not
-
-    def __pos__(self) -> Any:
-        return self
 
     __hash__ = object.__hash__
 

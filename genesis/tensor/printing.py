@@ -7,6 +7,7 @@ of ten where magnitudes differ too much. Of a large tensor only the corners are 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,19 @@ class PrintOptions:
     sci_mode: bool | None = None  #: powers of ten; None: where magnitudes differ too much
 
 
+PROFILES = {
+    "default": PrintOptions(),
+    "short": PrintOptions(precision=2, edgeitems=2),
+    "full": PrintOptions(threshold=sys.maxsize),
+}
+
+
 class _Current:
     options = PrintOptions()
 
 
 def set_printoptions(**changes: Any) -> None:
-    """Change how tensors are written: see `PrintOptions`.
+    """Change how tensors are written: see `PrintOptions`; a `profile` sets all of them.
 
     >>> import genesis
     >>> genesis.set_printoptions(precision=2)
@@ -46,11 +54,15 @@ def set_printoptions(**changes: Any) -> None:
     tensor([0.33])
     >>> genesis.set_printoptions(precision=4)
     """
+    profile = changes.pop("profile", None)
+    if profile not in (None, *PROFILES):
+        raise ValueError(f"set_printoptions: profile is one of {sorted(PROFILES)}, not {profile!r}")
     known = {field.name for field in fields(PrintOptions)}
     unknown = sorted(set(changes) - known)
     if unknown:
-        raise TypeError(f"set_printoptions: {unknown} are none of {sorted(known)}")
-    _Current.options = replace(_Current.options, **changes)
+        raise TypeError(f"set_printoptions: {unknown} are none of {['profile', *sorted(known)]}")
+    before = _Current.options if profile is None else PROFILES[profile]
+    _Current.options = replace(before, **{"sci_mode": None, **changes})
 
 
 def show(x: Tensor) -> str:
@@ -69,7 +81,7 @@ def show(x: Tensor) -> str:
                 notes.append(f"size={tuple(x.shape)}")
         else:
             body = _contents(x.array, len(prefix), options)
-        if x.dtype not in _unsaid():
+        if x.dtype not in _unsaid() or (x.numel() == 0 and not x.dtype.is_float):
             notes.append(f"dtype={x.dtype}")
     if x.grad_fn is not None:
         notes.append(f"grad_fn={x.grad_fn}")

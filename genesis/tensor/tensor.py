@@ -36,6 +36,7 @@ from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import Changes, Extended, Recorder, thread
 from genesis.ndarray.ops.indexing import setitem
+from genesis.ndarray.ops.number_room import nearest
 from genesis.ndarray.tracing.python_objects import opaque
 from genesis.tensor.assigned_data import TEMPORARY, are_own
 from genesis.tensor.conversion_and_fill import Contents
@@ -416,8 +417,13 @@ class Tensor(Contents, Methods, Operators):
         if view.array.storage is not self.array.storage:
             raise RuntimeError(f"{name}: the result is no view of the tensor's elements")
         if view is not self and view is not base:
-            self.array, self._base = view.array, base
-            self._creator, self.slot, self._seen = view._creator, view.slot, base._generation
+            new = {"array": view.array, "_base": base, "_seen": base._generation}
+            for name, value in new.items():
+                thread.listener.writing(self, name, value)
+                setattr(self, name, value)
+            Changes.count += 1
+            if view._creator is not self._creator:
+                self._now_made_by(view)
         return self
 
     # ---- indexing
@@ -435,7 +441,7 @@ class Tensor(Contents, Methods, Operators):
             return
         parsed = indexing.parse(self, key)
         view: Tensor = parsed.view
-        fresh = view._given(value)
+        fresh = view._given(nearest(value, view.dtype))
         if view.array.steps == self.array.steps:  # a view of everything is the tensor itself
             view = self
         if parsed.arrays:

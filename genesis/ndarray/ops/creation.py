@@ -34,6 +34,7 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.ops.elementwise import astype
 from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.movement import as_shape
+from genesis.ndarray.ops.number_room import fitting
 from genesis.ndarray.ops.special.formula import Term
 
 ShapeLike = Dim | Sequence[Dim]
@@ -88,7 +89,8 @@ def full(shape: ShapeLike, value: Number, dtype: Any = None, device: str | None 
     """An array of one number repeated."""
     sizes = _shape("full", shape)
     target = weak(value) if dtype is None else as_dtype(dtype)
-    return wrap(primitive.broadcast(primitive.scalar(value, target, chosen(device)), sizes))
+    number = fitting("full", value, target)
+    return wrap(primitive.broadcast(primitive.scalar(number, target, chosen(device)), sizes))
 
 
 def zeros(shape: ShapeLike, dtype: Any = float32, device: str | None = None) -> NDArray:

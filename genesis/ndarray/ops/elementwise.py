@@ -38,6 +38,7 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise, kind_ran
 from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.number_room import fitting
 
 Operand = NDArray | Number | Size
 Unary = Callable[[Operand], NDArray]
@@ -332,6 +333,8 @@ def where(condition: Operand, then: Operand, orelse: Operand) -> NDArray:
     if isinstance(operands[0], NDArray) and operands[0].dtype is not bool_:
         raise TypeError(f"where: the condition must be bool, not {operands[0].dtype}")
     dtype = common_dtype(operands[1:])
+    if dtype.is_integer:
+        operands = [operands[0], *(fitting("where", x, dtype) for x in operands[1:])]
     return wrap(primitive.where(*_together("where", operands, (bool_, dtype, dtype))))
 
 
@@ -505,6 +508,10 @@ def sign(x: Operand) -> NDArray:
 
 def clip(x: Operand, low: Operand | None = None, high: Operand | None = None) -> NDArray:
     """x moved into the range from low to high; None leaves that side open."""
+    if isinstance(x, NDArray):
+        given = (y for y in (low, high) if y is not None)
+        dtype = common_dtype([as_operand("clip", y) for y in (x, *given)])
+        low, high = (fitting("clip", y, dtype) for y in (low, high))
     if low is not None and high is not None:
         return minimum(maximum(x, low), high)
     if low is not None:

@@ -25,6 +25,7 @@ from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.index_arguments import positions
+from genesis.ndarray.ops.number_room import fitting
 
 #: Where a block starts along an axis; None: it takes all of it.
 Start = Dim | Value | None
@@ -66,6 +67,7 @@ def setitem(x: NDArray, key: Any, value: Any) -> None:
     """``x[key] = value``"""
     if _writes_itself(x, key, value):
         return
+    value = fitting("assignment", value, x.dtype) if x.dtype.is_integer else value
     x, key = _unfolded(x, key)
     mask = _only_mask(x, key)
     if mask is not None:
@@ -362,7 +364,7 @@ def fitted(value: Any, shape: Shape, x: NDArray) -> Value:
     """What is assigned, in the type of `x` and broadcast to `shape`."""
     if isinstance(value, list):
         value = np.asarray(value)
-    (new,) = elementwise.values("assignment", (value,), x.dtype)
+    (new,) = elementwise.values("assignment", (fitting("assignment", value, x.dtype),), x.dtype)
     missing = len(new.shape) - len(shape)
     if missing > 0 and all(s == 1 for s in new.shape[:missing]):
         new = primitive.reshape(new, new.shape[missing:])

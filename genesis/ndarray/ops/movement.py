@@ -22,6 +22,7 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.storage import ViewStep, may_alias
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops.elementwise import common_dtype
+from genesis.ndarray.ops.number_room import fitting
 
 
 def normal_axis(name: str, axis: int, rank: int) -> int:
@@ -254,7 +255,7 @@ def pad(
     if isinstance(value, NDArray):
         return wrap(primitive.pad(x.value, places, shape, value.value))
     dtype = promote_scalar(x.dtype, value)
-    fill = primitive.scalar(value, dtype, x.device)
+    fill = primitive.scalar(fitting("pad", value, dtype), dtype, x.device)
     return wrap(primitive.pad(cast(x.value, dtype), places, shape, fill))
 
 
