@@ -111,7 +111,12 @@ def searched(weight: Any, seen: Statistics | None, format: Format) -> Codes:
     Then superblocks' scales are rounded, and codes chosen again for what they became.
     """
     x, format = prepared(weight, format)
-    return coded(x, format, _scales(x, format, _importance(seen, x.shape[-1])))
+    return coded(x, format, searched_numbers(x, seen, format))
+
+
+def searched_numbers(x: Any, seen: Statistics | None, format: Format) -> GroupNumbers:
+    """The scales and minima that `searched` finds, of weights in whole spans."""
+    return _scales(x, format, _importance(seen, x.shape[-1]))
 
 
 def _scales(x: Any, format: Format, importance: Any) -> GroupNumbers:
@@ -135,17 +140,18 @@ def _fitted(x: Any, format: Format, importance: Any) -> tuple[Any, Any]:
     """Scales and minima (.., groups) of least weighted error."""
     *outer, k = x.shape
     rows, groups = math.prod(outer), k // format.group
-    # A group is a column, so that vectors go through many groups at once.
-    columns = nd.array(x.reshape(rows, groups, format.group).transpose(2, 1, 0))
     heed = nd.array(importance.reshape(groups, format.group).T[:, :, None])
     begin, attempt = _search(format.element, format.minimum is not None)
-    known, state = begin(columns, heed)
-    for share in _SHARES:
-        state = attempt(columns, heed, known, state, nd.array(share))
+    known, state = begin(nd.from_numpy(x.reshape(rows, groups, format.group)), heed)
+    for share in _shares():
+        state = attempt(heed, *known, *state, share)
     return tuple(y.numpy().T.reshape(*outer, groups) for y in state[1:])
 
 
-_SHARES = np.linspace(0.7, 1.15, 20, dtype=np.float32)
+@cache
+def _shares() -> list[Any]:
+    """The reaches that are tried, as shares of the way to the peak."""
+    return [nd.array(share) for share in np.linspace(0.7, 1.15, 20, dtype=np.float32)]
 
 
 @cache
@@ -160,20 +166,22 @@ def _search(element: Element, free: bool) -> tuple[Any, Any]:
 
     @genesis.jit
     def begin(x: Any, heed: Any) -> Any:
+        # A group is a column, so that vectors go through many groups at once.
+        x = nd.permute(x.astype("float32"), (2, 1, 0)).copy()
         low, high = nd.minimum(x.min(0), 0.0), nd.maximum(x.max(0), 0.0)
         sums = nd.broadcast_to(heed, x.shape).sum(0), (heed * x).sum(0)
         none = nd.zeros_like(low)
-        return (low, high, *sums), (nd.full_like(low, np.inf), none, none)
+        return (x, low, high, *sums), (nd.full_like(low, np.inf), none, none)
 
     @genesis.jit
-    def attempt(x: Any, heed: Any, known: Any, state: Any, share: Any) -> Any:
-        low, high, *sums = known
+    def attempt(heed: Any, x: Any, low: Any, high: Any, n: Any, sx: Any, *state: Any) -> Any:
+        *state, share = state
         if free:
             step, least = (high - low) * share / last, low
         else:  # the peak becomes the last of the side that has one more
             peak = nd.where(-low > high, low, high)
             step, least = -peak * share / last, nd.zeros_like(low)
-        step, least = _least_squares(x, codes(x, step, least), heed, free, *sums)
+        step, least = _least_squares(x, codes(x, step, least), heed, free, n, sx)
         y = codes(x, step, least) * step + least
         off = (heed * nd.square(y - x)).sum(0)
         return tuple(
@@ -297,5 +305,6 @@ __all__ = [
     "hqq",
     "nearest",
     "searched",
+    "searched_numbers",
     "upper_factor",
 ]

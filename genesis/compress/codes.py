@@ -308,12 +308,12 @@ def coded(
         steps = _numbers(own.scale)[..., None]
         scaled = np.where(steps != 0, moved / np.where(steps != 0, steps, 1), 0)
     else:
-        scaled = moved * _inverses(own.scale)[..., None]
+        scaled = moved * inverses(own.scale)[..., None]
     codes = rounded(scaled, format.element, zero, rounding, draw)
     return Codes(format, codes.reshape(x.shape), *own)
 
 
-def _inverses(scale: Any) -> Any:
+def inverses(scale: Any) -> Any:
     """What values are multiplied by; 0 where the scale is."""
     if isinstance(scale, Codes) and scale.minimum is None:
         inner = scale.format.element
@@ -436,5 +436,5 @@ def joined(parts: Sequence[Codes]) -> Codes:
 
 __all__ = [
     "Codes", "ROUNDINGS", "GroupNumbers", "chunks", "coded", "element_values", "encode", "greatest",
-    "joined", "nearest_values", "prepared", "rounded", "shared", "stored", "values_of",
+    "inverses", "joined", "nearest_values", "prepared", "rounded", "shared", "stored", "values_of",
 ]  # fmt: skip

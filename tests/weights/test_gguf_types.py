@@ -9,7 +9,8 @@ import pytest
 from genesis import compress
 from genesis.compress import Codes, Format, Integer
 from genesis.compress.codes import values_of
-from genesis.weights.gguf_types import BY_NAME, TYPES, encode, packed_blocks
+from genesis.weights.gguf_encode import encode
+from genesis.weights.gguf_types import BY_NAME, TYPES, packed_blocks
 
 BLOCKS = [name for name, format in BY_NAME.items() if format.unpack is not None]
 COUNT = 200
