@@ -67,9 +67,9 @@ def _reaching(x: Any, format: Format, importance: Any, tries: int = 24) -> Group
 
 
 def _importance(seen: Statistics | None, k: int) -> Any:
-    """The weights of columns' errors, whose mean is 1."""
+    """The weights of columns' errors, whose mean is 1: one for all, if nothing was seen."""
     if seen is None:
-        return np.ones(k, np.float32)
+        return 1.0
     energy = seen.energy / max(seen.energy.mean(), 1e-30) + 1e-6
     return np.pad(energy, (0, k - len(energy))).astype(np.float32)
 
@@ -140,7 +140,9 @@ def _fitted(x: Any, format: Format, importance: Any) -> tuple[Any, Any]:
     """Scales and minima (.., groups) of least weighted error."""
     *outer, k = x.shape
     rows, groups = math.prod(outer), k // format.group
-    heed = nd.array(importance.reshape(groups, format.group).T[:, :, None])
+    heed = importance
+    if np.ndim(heed):
+        heed = nd.array(heed.reshape(groups, format.group).T[:, :, None])
     begin, attempt = _search(format.element, format.minimum is not None)
     known, state = begin(nd.from_numpy(x.reshape(rows, groups, format.group)), heed)
     for share in _shares():
@@ -169,13 +171,13 @@ def _search(element: Element, free: bool) -> tuple[Any, Any]:
         # A group is a column, so that vectors go through many groups at once.
         x = nd.permute(x.astype("float32"), (2, 1, 0)).copy()
         low, high = nd.minimum(x.min(0), 0.0), nd.maximum(x.max(0), 0.0)
-        sums = nd.broadcast_to(heed, x.shape).sum(0), (heed * x).sum(0)
+        sums = (nd.ones_like(x) * heed).sum(0), (heed * x).sum(0)
         none = nd.zeros_like(low)
         return (x, low, high, *sums), (nd.full_like(low, np.inf), none, none)
 
     @genesis.jit
-    def attempt(heed: Any, x: Any, low: Any, high: Any, n: Any, sx: Any, *state: Any) -> Any:
-        *state, share = state
+    def attempt(heed: Any, x: Any, low: Any, high: Any, n: Any, sx: Any, *rest: Any) -> Any:
+        *state, share = rest
         if free:
             step, least = (high - low) * share / last, low
         else:  # the peak becomes the last of the side that has one more

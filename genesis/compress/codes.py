@@ -408,8 +408,9 @@ def nearest_values(x: Any, element: Element) -> Any:
     if isinstance(element, Table):
         _, values = _sorted(element)
         y: Any = float(values[0])
-        for limit, value in zip(_limits(values[:-1], values[1:], "nearest", False), values[1:], strict=True):  # fmt: skip
-            y = nd.where(x > float(limit), float(value), y)
+        limits = _limits(values[:-1], values[1:], "nearest", False)
+        for limit, value in zip(map(float, limits), map(float, values[1:]), strict=True):
+            y = nd.where(x > limit, value, y)
         return y
     # The distance between two floats follows from the exponent.
     least = 2.0 ** (2 - (1 << element.exponent - 1))
