@@ -162,6 +162,12 @@ def _search(element: Element, free: bool) -> tuple[Any, Any]:
     zero = element.zero if isinstance(element, Integer) else 0
     last = float(zero or greatest(element))
 
+    def reached(low: Any, high: Any, share: Any) -> tuple[Any, Any]:
+        if free:
+            return (high - low) * share / last, low
+        # The peak becomes the last of the side that has one more.
+        return -nd.where(-low > high, low, high) * share / last, nd.zeros_like(low)
+
     def codes(x: Any, step: Any, least: Any) -> Any:
         inverse = nd.where(step != 0, 1 / step, 0.0)
         return nearest_values((x - least) * inverse, element)
@@ -172,17 +178,13 @@ def _search(element: Element, free: bool) -> tuple[Any, Any]:
         x = nd.permute(x.astype("float32"), (2, 1, 0)).copy()
         low, high = nd.minimum(x.min(0), 0.0), nd.maximum(x.max(0), 0.0)
         sums = (nd.ones_like(x) * heed).sum(0), (heed * x).sum(0)
-        none = nd.zeros_like(low)
-        return (x, low, high, *sums), (nd.full_like(low, np.inf), none, none)
+        # Where errors are too large to be squared, the reach stays the whole way.
+        return (x, low, high, *sums), (nd.full_like(low, np.inf), *reached(low, high, 1.0))
 
     @genesis.jit
     def attempt(heed: Any, x: Any, low: Any, high: Any, n: Any, sx: Any, *rest: Any) -> Any:
         *state, share = rest
-        if free:
-            step, least = (high - low) * share / last, low
-        else:  # the peak becomes the last of the side that has one more
-            peak = nd.where(-low > high, low, high)
-            step, least = -peak * share / last, nd.zeros_like(low)
+        step, least = reached(low, high, share)
         step, least = _least_squares(x, codes(x, step, least), heed, free, n, sx)
         y = codes(x, step, least) * step + least
         off = (heed * nd.square(y - x)).sum(0)
