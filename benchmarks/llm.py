@@ -121,7 +121,8 @@ _HALVES = {"Q8_0": (1e-4, 0), "Q4_0": (2e-3, 0), "Q4_K": (3e-5, 0, 2)}
 
 def _write_file(layers: int, format: str, path: Path) -> None:
     from genesis.weights.gguf import write_gguf
-    from genesis.weights.gguf_types import BY_NAME, Encoded
+    from genesis.weights.gguf_encode import Encoded
+    from genesis.weights.gguf_types import BY_NAME
 
     random = np.random.default_rng(0)
 

@@ -6,12 +6,16 @@ layer's output: of inputs x, a row w and what it became, q, ``(w - q) E[x xᵀ] 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+import genesis
+from genesis import ndarray as nd
 from genesis.compress.codes import (
     Codes,
     GroupNumbers,
@@ -19,12 +23,13 @@ from genesis.compress.codes import (
     element_values,
     encode,
     greatest,
+    nearest_values,
     prepared,
     rounded,
     shared,
     stored,
 )
-from genesis.compress.format import Format, Integer
+from genesis.compress.format import Element, Format, Integer
 from genesis.compress.statistics import Statistics
 
 Algorithm = Callable[[Any, Statistics | None, Format], Codes]
@@ -62,9 +67,9 @@ def _reaching(x: Any, format: Format, importance: Any, tries: int = 24) -> Group
 
 
 def _importance(seen: Statistics | None, k: int) -> Any:
-    """The weights of columns' errors, whose mean is 1."""
+    """The weights of columns' errors, whose mean is 1: one for all, if nothing was seen."""
     if seen is None:
-        return np.ones(k, np.float32)
+        return 1.0
     energy = seen.energy / max(seen.energy.mean(), 1e-30) + 1e-6
     return np.pad(energy, (0, k - len(energy))).astype(np.float32)
 
@@ -106,7 +111,12 @@ def searched(weight: Any, seen: Statistics | None, format: Format) -> Codes:
     Then superblocks' scales are rounded, and codes chosen again for what they became.
     """
     x, format = prepared(weight, format)
-    return coded(x, format, _scales(x, format, _importance(seen, x.shape[-1])))
+    return coded(x, format, searched_numbers(x, seen, format))
+
+
+def searched_numbers(x: Any, seen: Statistics | None, format: Format) -> GroupNumbers:
+    """The scales and minima that `searched` finds, of weights in whole spans."""
+    return _scales(x, format, _importance(seen, x.shape[-1]))
 
 
 def _scales(x: Any, format: Format, importance: Any) -> GroupNumbers:
@@ -121,59 +131,84 @@ def _scales(x: Any, format: Format, importance: Any) -> GroupNumbers:
 
 
 def _searched(x: Any, format: Format, importance: Any) -> GroupNumbers:
-    grouped = x.reshape(*x.shape[:-1], -1, format.group)
-    heed = np.broadcast_to(importance.reshape(-1, format.group), grouped.shape)
-    scale, minimum = _fitted(grouped, heed, format)
+    scale, minimum = _fitted(x, format, importance)
     least = None if format.minimum is None else _rounded(minimum, format.minimum, format, -1)
     return GroupNumbers(_rounded(scale, format.scale, format), None, least)
 
 
-def _fitted(x: Any, heed: Any, format: Format, tries: int = 20) -> tuple[Any, Any]:
+def _fitted(x: Any, format: Format, importance: Any) -> tuple[Any, Any]:
     """Scales and minima (.., groups) of least weighted error."""
-    low, high = np.minimum(x.min(-1), 0), np.maximum(x.max(-1), 0)
-    free = format.minimum is not None
-    peak = np.where(-low > high, low, high)
-    best = np.full_like(low, np.inf)
-    scale = minimum = np.zeros_like(low)
-    for share in np.linspace(0.7, 1.15, tries, dtype=np.float32):
+    *outer, k = x.shape
+    rows, groups = math.prod(outer), k // format.group
+    heed = importance
+    if np.ndim(heed):
+        heed = nd.array(heed.reshape(groups, format.group).T[:, :, None])
+    begin, attempt = _search(format.element, format.minimum is not None)
+    known, state = begin(nd.from_numpy(x.reshape(rows, groups, format.group)), heed)
+    for share in _shares():
+        state = attempt(heed, *known, *state, share)
+    return tuple(y.numpy().T.reshape(*outer, groups) for y in state[1:])
+
+
+@cache
+def _shares() -> list[Any]:
+    """The reaches that are tried, as shares of the way to the peak."""
+    return [nd.array(share) for share in np.linspace(0.7, 1.15, 20, dtype=np.float32)]
+
+
+@cache
+def _search(element: Element, free: bool) -> tuple[Any, Any]:
+    """What begins a search for scales of columns, and what tries a reach; `free` have minima."""
+    zero = element.zero if isinstance(element, Integer) else 0
+    last = float(zero or greatest(element))
+
+    def reached(low: Any, high: Any, share: Any) -> tuple[Any, Any]:
         if free:
-            step, least = (high - low) * share / np.float32((1 << format.bits) - 1), low
-        else:  # the peak becomes the last of the side that has one more
-            step, least = -peak * share / np.float32(_last(format)), np.zeros_like(low)
-        codes = _codes(x, step, least, format)
-        step, least = _least_squares(x, element_values(codes, format.element), heed, free)
-        y = element_values(_codes(x, step, least, format), format.element)
-        y = y * step[..., None] + least[..., None]
-        off = (heed * np.square(y - x)).sum(-1)
-        better = off < best
-        best = np.where(better, off, best)
-        scale, minimum = np.where(better, step, scale), np.where(better, least, minimum)
-    return scale, minimum
+            return (high - low) * share / last, low
+        # The peak becomes the last of the side that has one more.
+        return -nd.where(-low > high, low, high) * share / last, nd.zeros_like(low)
+
+    def codes(x: Any, step: Any, least: Any) -> Any:
+        inverse = nd.where(step != 0, 1 / step, 0.0)
+        return nearest_values((x - least) * inverse, element)
+
+    @genesis.jit
+    def begin(x: Any, heed: Any) -> Any:
+        # A group is a column, so that vectors go through many groups at once.
+        x = nd.permute(x.astype("float32"), (2, 1, 0)).copy()
+        low, high = nd.minimum(x.min(0), 0.0), nd.maximum(x.max(0), 0.0)
+        sums = (nd.ones_like(x) * heed).sum(0), (heed * x).sum(0)
+        # Where errors are too large to be squared, the reach stays the whole way.
+        return (x, low, high, *sums), (nd.full_like(low, np.inf), *reached(low, high, 1.0))
+
+    @genesis.jit
+    def attempt(heed: Any, x: Any, low: Any, high: Any, n: Any, sx: Any, *rest: Any) -> Any:
+        *state, share = rest
+        step, least = reached(low, high, share)
+        step, least = _least_squares(x, codes(x, step, least), heed, free, n, sx)
+        y = codes(x, step, least) * step + least
+        off = (heed * nd.square(y - x)).sum(0)
+        return tuple(
+            nd.where(off < state[0], new, old)
+            for new, old in zip((off, step, least), state, strict=True)
+        )
+
+    return begin, attempt
 
 
-def _last(format: Format) -> float:
-    element = format.element
-    return element.zero if isinstance(element, Integer) and element.zero else greatest(element)
-
-
-def _codes(x: Any, step: Any, least: Any, format: Format) -> Any:
-    inverse = np.divide(1, step, out=np.zeros_like(step), where=step != 0)
-    return rounded((x - least[..., None]) * inverse[..., None], format.element)
-
-
-def _least_squares(x: Any, y: Any, heed: Any, free: bool) -> tuple[Any, Any]:
+def _least_squares(x: Any, y: Any, heed: Any, free: bool, n: Any, sx: Any) -> tuple[Any, Any]:
     """The scale a and the minimum b <= 0 for which ``a y + b`` is nearest to x."""
-    n, sy, sx = heed.sum(-1), (heed * y).sum(-1), (heed * x).sum(-1)
-    syy, sxy = (heed * y * y).sum(-1), (heed * x * y).sum(-1)
-    alone = np.divide(sxy, syy, out=np.zeros_like(sxy), where=syy > 0)
+    heeded = heed * y
+    syy, sxy = (heeded * y).sum(0), (heeded * x).sum(0)
+    alone = nd.where(syy > 0, sxy / syy, 0.0)
     if not free:
-        return alone, np.zeros_like(alone)
+        return alone, nd.zeros_like(alone)
+    sy = heeded.sum(0)
     across = n * syy - sy * sy
-    usable = across > 1e-12 * n * syy
-    scale = np.divide(n * sxy - sx * sy, across, out=np.zeros_like(alone), where=usable)
-    minimum = np.divide(sx - scale * sy, n, out=np.zeros_like(alone), where=n > 0)
+    scale = nd.where(across > 1e-12 * n * syy, (n * sxy - sx * sy) / across, 0.0)
+    minimum = nd.where(n > 0, (sx - scale * sy) / n, 0.0)
     outside = (minimum > 0) | (scale <= 0)
-    return np.where(outside, alone, scale), np.where(outside, 0, minimum)
+    return nd.where(outside, alone, scale), nd.where(outside, 0.0, minimum)
 
 
 def _rounded(x: Any, kind: str | Format, format: Format, sign: int = 1) -> Any:
@@ -274,5 +309,6 @@ __all__ = [
     "hqq",
     "nearest",
     "searched",
+    "searched_numbers",
     "upper_factor",
 ]

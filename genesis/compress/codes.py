@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from genesis import ndarray as nd
 from genesis.compress.format import ALL, Element, Float, Format, Integer, Table
 from genesis.ir import dtype as dtypes
 
@@ -104,7 +105,6 @@ def _numbers(x: Any) -> Any:
     return x.decode() if isinstance(x, Codes) else np.asarray(x, np.float32)
 
 
-@cache
 @cache
 def bytes_of(element: Float | Table) -> tuple[tuple[int, ...], float]:
     """The numbers of at most 16 codes as signed bytes, and how many of those are 1.
@@ -308,12 +308,12 @@ def coded(
         steps = _numbers(own.scale)[..., None]
         scaled = np.where(steps != 0, moved / np.where(steps != 0, steps, 1), 0)
     else:
-        scaled = moved * _inverses(own.scale)[..., None]
+        scaled = moved * inverses(own.scale)[..., None]
     codes = rounded(scaled, format.element, zero, rounding, draw)
     return Codes(format, codes.reshape(x.shape), *own)
 
 
-def _inverses(scale: Any) -> Any:
+def inverses(scale: Any) -> Any:
     """What values are multiplied by; 0 where the scale is."""
     if isinstance(scale, Codes) and scale.minimum is None:
         inner = scale.format.element
@@ -400,6 +400,26 @@ def _limits(low: Any, high: Any, rounding: str, even: bool) -> Any:
     return np.where(beyond, np.nextafter(limit, np.float32(-np.inf)), limit)
 
 
+def nearest_values(x: Any, element: Element) -> Any:
+    """The values of the codes that `rounded` finds for an array: in a program, without codes."""
+    if isinstance(element, Integer):
+        half, zero = element.zero % 1, element.zero
+        return nd.clip(nd.round(x + half) - half, -zero, (1 << element.bits) - 1 - zero)
+    if isinstance(element, Table):
+        _, values = _sorted(element)
+        y: Any = float(values[0])
+        limits = _limits(values[:-1], values[1:], "nearest", False)
+        for limit, value in zip(map(float, limits), map(float, values[1:]), strict=True):
+            y = nd.where(x > limit, value, y)
+        return y
+    # The distance between two floats follows from the exponent.
+    least = 2.0 ** (2 - (1 << element.exponent - 1))
+    power = nd.bitcast(nd.bitcast(x, "int32") & 0x7F800000, "float32")
+    step = nd.maximum(power, least) * 2.0**-element.mantissa
+    top = float(greatest(element))
+    return nd.clip(nd.round(x / step) * step, -top, top)
+
+
 def joined(parts: Sequence[Codes]) -> Codes:
     """Rows of codes of one format after each other."""
     if len(parts) == 1:
@@ -417,5 +437,5 @@ def joined(parts: Sequence[Codes]) -> Codes:
 
 __all__ = [
     "Codes", "ROUNDINGS", "GroupNumbers", "chunks", "coded", "element_values", "encode", "greatest",
-    "joined", "prepared", "rounded", "shared", "stored", "values_of",
+    "inverses", "joined", "nearest_values", "prepared", "rounded", "shared", "stored", "values_of",
 ]  # fmt: skip

@@ -24,6 +24,8 @@ from genesis.content_store import replace_file
 Parts = tuple[Any, Any, Any]
 #: Column of the k-th of 8 codes that AWQ packs into a word.
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+#: Formats of 4 bits that compressed-tensors has, and what it calls the way they are scaled.
+_FOURS = {"NVFP4": "tensor_group", "MXFP4": "group"}
 
 
 def save_quantized(
@@ -34,7 +36,8 @@ def save_quantized(
 
     All of them have one format. For `method` ``gptq`` and ``awq`` that is integers in groups, with
     or without zeros (``"uint4/128"``), of 2, 3, 4 or 8 bits, for AWQ of 4. ``compressed-tensors``
-    has those of 1 to 8 bits, and floats of 8 bits with scales of rows (``"float8_e4m3fn/row"``).
+    has those of 1 to 8 bits, floats of 8 bits with scales of rows (``"float8_e4m3fn/row"``), NVFP4
+    and MXFP4.
     `config` is written beside what says how they lie.
 
     >>> import tempfile
@@ -64,8 +67,10 @@ def save_quantized(
         for name, x in model.state_dict().items()
         if name.rpartition(".")[0] not in layers or name.endswith(".bias")
     }
-    write = {"gptq": _gptq, "awq": _awq}.get(method, _compressed)
     format = next(iter(layers.values())).format
+    write = {"gptq": _gptq, "awq": _awq}.get(method, _compressed)
+    if format.name in _FOURS:
+        write = _fours
     said = {"quant_method": method, **write(state, parts, format)}
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -76,6 +81,11 @@ def save_quantized(
 
 def _parts(name: str, layer: QuantizedLinear, method: str) -> Parts:
     """The codes (rows, k), zeros and scales (rows, groups) of a layer, which the files can hold."""
+    if method == "compressed-tensors" and layer.format.name in _FOURS:
+        found, scales, unit = layer.weight.scaled_codes()
+        if found.shape[1] != layer.shape[1]:
+            raise ValueError(f"save_quantized: {name!r} of {layer.shape} is no whole groups")
+        return found.numpy().astype(np.uint8), unit, scales.numpy()
     try:
         codes, zero, scale = (x.numpy() for x in layer.weight.parts())
     except ValueError as error:
@@ -145,10 +155,30 @@ def _compressed(state: dict[str, Any], parts: dict[str, Parts], format: Format) 
         "symmetric": not format.zero, "strategy": "channel" if whole else "group",
         "group_size": None if whole else format.group,
     }  # fmt: skip
+    return _described("float-quantized" if floats else "pack-quantized", weights)
+
+
+def _fours(state: dict[str, Any], parts: dict[str, Parts], format: Format) -> dict[str, Any]:
+    """Floats of 4 bits, two in a byte, with scales of 8 bits and one for all, or powers of two."""
+    strategy = _FOURS[format.name]
+    for name, (codes, unit, scale) in parts.items():
+        state[f"{name}.weight_packed"] = _tensor(codes[:, ::2] | codes[:, 1::2] << 4)
+        if strategy == "group":
+            powers = (np.frexp(scale)[1] + 127).astype(np.uint8)
+            state[f"{name}.weight_scale"] = _tensor(powers)
+            continue
+        state[f"{name}.weight_scale"] = _tensor(scale).to(genesis.float8_e4m3fn)
+        state[f"{name}.weight_global_scale"] = _tensor(np.array([1 / unit], np.float32))
+    weights = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": strategy,
+               "group_size": format.group}  # fmt: skip
+    return _described(f"{format.name.lower()}-pack-quantized", weights)
+
+
+def _described(format: str, weights: Mapping[str, Any]) -> dict[str, Any]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
     return {
-        "format": "float-quantized" if floats else "pack-quantized",
-        "quantization_status": "compressed", "ignore": [],
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "format": format, "quantization_status": "compressed", "ignore": [],
+        "config_groups": groups,
     }  # fmt: skip
 
 

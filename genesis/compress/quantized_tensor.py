@@ -195,14 +195,29 @@ class QuantizedTensor:
         nested = isinstance(format.scale, Format) or format.minimum is not None
         if len(self.shape) != 2 or isinstance(element, Table) or nested:
             raise ValueError(f"QuantizedTensor.parts: {self} has more than codes, zeros and scales")
-        fields, rows = _Fields(format, self.values), self.shape[0]
-        codes = fields.codes().to(genesis.float32)
-        codes = functional.movedim(codes, -2, 1)
-        codes = codes.reshape(-1, self.values.shape[1] * format.span)
-        scale = fields.scale().reshape(codes.shape[0], -1)
-        zero = fields.zero().reshape(*scale.shape) if format.zero else functional.mul(scale, 0)
+        codes, scale, _ = self.scaled_codes()
+        fields = _Fields(format, self.values)
+        zero = (
+            fields.zero().reshape(-1, scale.shape[1]) if format.zero else functional.mul(scale, 0)
+        )
         middle = element.zero if isinstance(element, Integer) else 0
-        return codes[:rows], zero[:rows] + middle, scale[:rows]
+        return codes, zero[: len(codes)] + middle, scale
+
+    @no_grad()
+    def scaled_codes(self) -> tuple[Any, Any, float]:
+        """The codes (rows, k) of a matrix, their scales (rows, groups), and those scales' unit.
+
+        It is the first row's where scales are numbers of a format, and else 1.
+        """
+        fields, rows = _Fields(self.format, self.values), self.shape[0]
+        codes = functional.movedim(fields.codes().to(genesis.float32), -2, 1)
+        codes = codes.reshape(-1, self.values.shape[1] * self.format.span)[:rows]
+        inner = self.format.scale
+        if isinstance(inner, str):
+            return codes, fields.scale().reshape(-1, codes.shape[1] // self.group)[:rows], 1.0
+        unit = fields.together(str(inner.scale), 0).reshape(-1)[0]
+        scale = fields.steps(0).reshape(-1, codes.shape[1] // self.group)
+        return codes, scale[:rows], float(unit.item())
 
     def rows(self, places: Any) -> Any:
         """The rows at some places, as float32."""
@@ -359,19 +374,23 @@ class _Fields:
         if k:
             assert isinstance(self.format.scale, Format)
             begin = sum(FLOATS[str(f)] for f in self.format.scale.fields)
-        numbers = self._steps(k)
+        numbers = self.steps(k)
         for place, kind in enumerate(map(str, format.fields)):
-            other = self._float(kind, self._span_bytes(begin, FLOATS[kind]))
+            other = self.together(kind, begin)
             numbers = numbers + other if place else numbers * other
             begin += FLOATS[kind]
         return numbers
+
+    def together(self, kind: str, begin: int) -> Any:
+        """A float that belongs to spans, from the byte where it begins."""
+        return self._float(kind, self._span_bytes(begin, FLOATS[kind]))
 
     def zero(self) -> Any:
         """The zeros, the last of the numbers of a group."""
         (zero,) = self._group_bytes(self.format.shared[0] - 1, 1)
         return zero.to(genesis.float32)
 
-    def _steps(self, k: int) -> Any:
+    def steps(self, k: int) -> Any:
         """The codes of scales (0) or minima (1), as numbers."""
         if self.format.joint:
             (both,) = self._group_bytes(0, 1)

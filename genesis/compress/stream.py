@@ -30,7 +30,8 @@ from genesis.compress.plan import Choice, choose
 from genesis.content_store import digest, replace_file
 from genesis.weights.checkpoint import Weights, open_weights
 from genesis.weights.gguf import gguf_head
-from genesis.weights.gguf_types import BY_NAME, BlockType, encode, packed_blocks
+from genesis.weights.gguf_encode import encode
+from genesis.weights.gguf_types import BY_NAME, BlockType, packed_blocks
 
 #: What is tried where only bytes are said, the largest first.
 LADDER = ("F16", "Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K")
@@ -159,7 +160,7 @@ def _fitting(weights: Weights, limit: float) -> dict[str, BlockType]:
         count = math.prod(weights.shape(name))
         choices[name] = [
             Choice(kind.name, _padded(_size(kind, weights.shape(name))),
-                   _error(rows, kind) * count / max(1, rows.size))
+                   _raw(rows, kind)[1] * count / max(1, rows.size))
             for kind in kinds.values()
         ]  # fmt: skip
     every = {**kept, **dict.fromkeys(choices, BY_NAME["Q8_0"])}
@@ -187,11 +188,6 @@ def _sample(weights: Weights, name: str) -> Any:
                            np.linspace(0, total - 1, count).astype(int)])  # fmt: skip
 
 
-def _error(rows: Any, kind: BlockType) -> float:
-    made = _raw(rows, kind)
-    return float(np.square(kind.read(made, rows.shape).astype(np.float32) - rows).sum())
-
-
 # ---- writing
 
 
@@ -204,22 +200,26 @@ def _padded(size: int) -> int:
 
 
 def _rows(weights: Weights, name: str, rows: slice) -> Any:
-    """Some rows of a tensor, counted over all dimensions but the last, as float32."""
+    """Some rows of a tensor, counted over all dimensions but the last; not in fewer bits."""
     if weights.format(name) is not None:
         return weights.codes(name, rows).decode().reshape(-1, weights.shape(name)[-1])
     array = weights.read(name)
     flat = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
-    return np.asarray(flat[rows], np.float32)
+    return flat[rows]
 
 
-def _raw(rows: Any, kind: BlockType) -> Any:
-    """The bytes of rows in a type."""
+def _raw(rows: Any, kind: BlockType) -> tuple[Any, float, float]:
+    """The bytes of rows in a type; the squares of what they are off by, and of the rows, summed."""
     if kind.pack is not None:
-        return encode(rows, kind.name).raw
-    made = np.asarray(rows, kind.dtype)
-    if made.dtype.kind == "f" and not np.isfinite(made).all() and np.isfinite(rows).all():
+        made = encode(rows, kind.name)
+        return made.raw, made.off, made.total
+    x = np.asarray(rows, np.float32)
+    numbers = np.asarray(x, kind.dtype)
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all() and np.isfinite(x).all():
         raise ValueError(f"compress_file: a weight is too large for {kind.name}")
-    return np.ascontiguousarray(made).reshape(-1).view(np.uint8)
+    raw = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
+    off = numbers.astype(np.float32) - x
+    return raw, float(np.square(off).sum()), float(np.square(x).sum())
 
 
 def _head(weights: Weights, kinds: Mapping[str, BlockType]) -> Any:
@@ -322,16 +322,13 @@ def _tensor(weights: Weights, name: str, kind: BlockType, file: Any) -> dict[str
     def part(rows: slice) -> tuple[Any, float, float]:
         if format is not None and format == FORMATS.get(kind.name):  # every code stays
             return packed_blocks(weights.codes(name, rows), kind), 0.0, 0.0
-        x = _rows(weights, name, rows)
         try:
-            raw = _raw(x, kind)
+            return _raw(_rows(weights, name, rows), kind)
         except ValueError as error:
             raise ValueError(f"compress_file: {name!r}: {error}") from None
-        back = kind.read(raw, x.shape).astype(np.float32)
-        return raw, float(np.square(back - x).sum()), float(np.square(x).sum())
 
     off, total, crc = 0.0, 0.0, 0
-    pieces = chunks(math.prod(shape[:-1]), 8 * shape[-1])  # what fits a core's own cache
+    pieces = chunks(math.prod(shape[:-1]), shape[-1])
     with ThreadPoolExecutor(2) as pool:  # NumPy computes outside of the interpreter's lock
         while some := list(islice(pieces, 16)):
             for raw, one, all_ in pool.map(part, some):

@@ -19,7 +19,8 @@ import numpy as np
 from genesis.compress import Codes
 from genesis.content_store import replacing
 from genesis.serialization import BadFile
-from genesis.weights.gguf_types import BY_NAME, TYPES, UNREAD, BlockType, Encoded
+from genesis.weights.gguf_encode import Encoded
+from genesis.weights.gguf_types import BY_NAME, TYPES, UNREAD, BlockType
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

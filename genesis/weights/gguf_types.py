@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from genesis.compress import FORMATS, Codes, Float, Format, Integer, Table
-from genesis.compress.algorithms import searched
-from genesis.compress.codes import chunks, shared, values_of
+from genesis.compress.codes import chunks, values_of
 from genesis.compress.format import E2M1
-from genesis.compress.statistics import Statistics
 from genesis.ir import dtype as dtypes
 from genesis.weights.gguf_grids import grid
 
@@ -75,10 +73,11 @@ def _fields(packed: Any, bits: int, run: int) -> Any:
 
 def _packed(codes: Any, bits: int, run: int) -> Any:
     """What `_fields` takes apart."""
-    n = len(codes)
-    fields = (codes & np.uint8((1 << bits) - 1)).reshape(n, -1, 8 // bits, run)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    return np.bitwise_or.reduce(fields << shifts, 2).reshape(n, -1)
+    fields = (codes & np.uint8((1 << bits) - 1)).reshape(len(codes), -1, 8 // bits, run)
+    whole = fields[:, :, 0]
+    for k in range(1, 8 // bits):
+        whole = whole | fields[:, :, k] << np.uint8(k * bits)
+    return whole.reshape(len(codes), -1)
 
 
 def _half(two: Any) -> Any:
@@ -427,40 +426,6 @@ BY_NAME = {f.name: f for f in TYPES.values()}
 UNREAD = {9: "Q8_1", 15: "Q8_K"}
 
 
-class Encoded(NamedTuple):
-    """A tensor in a block format, to be written to a file."""
-
-    format: BlockType
-    shape: tuple[int, ...]
-    raw: Any
-
-
-def encode(values: Any, format: str, importance: Any = None) -> Encoded:
-    """Values in a block format, as llama.cpp rounds them.
-
-    Of formats with one scale for a block that is so bit by bit; scales of superblocks are searched
-    for, weighted by the `importance` of columns where that is known.
-
-    >>> encode(np.ones((2, 64), np.float32), "Q8_0").raw.shape
-    (136,)
-    """
-    kind = BY_NAME.get(format)
-    if kind is None or kind.pack is None:
-        known = [name for name, f in BY_NAME.items() if f.pack]
-        raise ValueError(f"encode: the formats are {', '.join(known)}, not {format!r}")
-    values = np.asarray(values, np.float32)
-    if not values.ndim or values.shape[-1] % kind.block:
-        raise ValueError(
-            f"encode: rows of {format} are multiples of {kind.block} values, which those of "
-            f"{values.shape} are not"
-        )
-    if not values.size:
-        return Encoded(kind, values.shape, np.zeros(0, np.uint8))
-    flat = values.reshape(-1, values.shape[-1])
-    parts = [_coded(flat[rows], kind, importance) for rows in chunks(len(flat), flat.shape[1])]
-    return Encoded(kind, values.shape, np.concatenate([packed_blocks(p, kind) for p in parts]))
-
-
 def packed_blocks(codes: Codes, kind: BlockType) -> Any:
     """The bytes of codes (rows, k) in a block format."""
     assert kind.pack is not None
@@ -472,71 +437,4 @@ def packed_blocks(codes: Codes, kind: BlockType) -> Any:
     return kind.pack(codes.each(blocks)).reshape(-1)
 
 
-def _coded(x: Any, kind: BlockType, importance: Any) -> Codes:
-    if not np.isfinite(x).all():
-        raise ValueError(f"encode: some of the weights {x.shape} are NaN or infinite")
-    if kind.name in _ENCODERS:
-        blocks = _ENCODERS[kind.name](x.reshape(-1, kind.block), FORMATS[kind.name])
-        return blocks.each(lambda b: b.reshape(len(x), -1))
-    seen = None
-    if importance is not None:
-        seen = Statistics(x.shape[-1], products=False, count=1)
-        seen.squares = np.asarray(importance, np.float64)
-    return searched(x, seen, FORMATS[kind.name])
-
-
-def _inverse(x: Any) -> Any:
-    return np.divide(np.float32(1), x, out=np.zeros_like(x), where=x != 0)
-
-
-def _outwards(x: Any) -> Any:
-    """Rounded; halves go away from zero."""
-    return np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x)
-
-
-def _even(x: Any, format: Format) -> Codes:
-    """Integers about zero of which both sides have as many."""
-    assert isinstance(format.element, Integer)
-    zero = int(format.element.zero)
-    scale = np.abs(x).max(1, keepdims=True) / np.float32(2 * zero - 1 if zero == 1 else zero - 1)
-    codes = _outwards(x * _inverse(scale)).astype(np.int8).view(np.uint8) + np.uint8(zero)
-    return Codes(format, codes, scale.astype(np.float16))
-
-
-def _uneven(x: Any, format: Format) -> Codes:
-    """The same where the value of the greatest size, with its sign, becomes the code 0."""
-    assert isinstance(format.element, Integer)
-    zero = format.element.zero
-    peak = np.take_along_axis(x, np.abs(x).argmax(1)[:, None], 1)
-    scale = peak / np.float32(-zero)
-    codes = (x * _inverse(scale) + np.float32(zero + 0.5)).astype(np.uint8)
-    codes = np.minimum(codes, np.uint8(2 * zero - 1))
-    return Codes(format, codes, scale.astype(np.float16))
-
-
-def _above(x: Any, format: Format) -> Codes:
-    """Integers above the least value."""
-    low, most = x.min(1, keepdims=True), np.float32((1 << format.bits) - 1)
-    scale = (x.max(1, keepdims=True) - low) / most
-    codes = ((x - low) * _inverse(scale) + np.float32(0.5)).astype(np.uint8)
-    codes = np.minimum(codes, np.uint8(most))
-    return Codes(format, codes, scale.astype(np.float16), minimum=low.astype(np.float16))
-
-
-def _first(x: Any, format: Format) -> Codes:
-    """Of two values that are equally near, the first in the table."""
-    own = shared(x, format)
-    assert isinstance(format.element, Table)
-    table = values_of(format.element)
-    off = np.abs(own.scale[..., None] * table - x[..., None])
-    return Codes(format, off.argmin(-1).astype(np.uint8), own.scale)
-
-
-_ENCODERS: dict[str, Callable[[Any, Format], Codes]] = {
-    "Q8_0": _even, "Q4_0": _uneven, "Q4_1": _above, "Q5_0": _uneven, "Q5_1": _above,
-    "TQ1_0": _even, "TQ2_0": _even, "MXFP4": _first,
-}  # fmt: skip
-
-__all__ = [
-    "BY_NAME", "BlockType", "Encoded", "TYPES", "UNREAD", "e8m0", "encode", "packed_blocks",
-]  # fmt: skip
+__all__ = ["BY_NAME", "BlockType", "TYPES", "UNREAD", "e8m0", "packed_blocks"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import genesis
+from genesis import ndarray as nd
 from genesis.compress import (
     FORMATS,
     Float,
@@ -19,7 +20,7 @@ from genesis.compress import (
     from_codes,
     quantize,
 )  # fmt: skip
-from genesis.compress.codes import ROUNDINGS, rounded, values_of
+from genesis.compress.codes import ROUNDINGS, element_values, nearest_values, rounded, values_of
 from genesis.compress.format import ALL, ROW, named
 from genesis.ir.dtype import as_dtype
 
@@ -87,6 +88,16 @@ def test_midpoints_and_their_neighbours_round_right(element: Any) -> None:
         kind = getattr(ml_dtypes, FLOATS[element])
         wanted = np.clip(x, -top, top).astype(kind).view(np.uint8)
         np.testing.assert_array_equal(codes, wanted)
+
+
+@pytest.mark.parametrize(
+    "element", [*FLOATS, INTEGERS[0], INTEGERS[4], INTEGERS[7], *TABLES], ids=str
+)
+def test_programs_round_to_the_same_values(element: Any) -> None:
+    x = np.concatenate([around_midpoints(element), 2 * around_midpoints(element)])
+    wanted = element_values(rounded(x, element), element)
+    found = genesis.jit(lambda x: nearest_values(x, element))(nd.array(x))
+    np.testing.assert_array_equal(found.numpy(), wanted)
 
 
 @pytest.mark.parametrize("element", [Float(2, 1), Float(3, 2), *INTEGERS[:3], *TABLES], ids=str)

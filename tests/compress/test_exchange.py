@@ -13,6 +13,7 @@ import genesis
 from genesis import nn
 from genesis.compress import quantize_
 from genesis.compress.exchange import save_quantized
+from genesis.ir.dtype import as_dtype
 from genesis.serialization import load
 from genesis.weights import open_weights
 
@@ -106,8 +107,33 @@ def test_floats_of_compressed_tensors(tmp_path: Path) -> None:
         save_quantized(quantised, tmp_path)
 
 
+@pytest.mark.parametrize("format", ["NVFP4", "MXFP4"])
+def test_floats_of_4_bits_of_compressed_tensors(tmp_path: Path, format: str) -> None:
+    quantised = model(format)
+    save_quantized(quantised, tmp_path, "compressed-tensors")
+    weights = open_weights(tmp_path)
+    assert weights.dtype("0.weight") == format.lower()
+    for name, layer in (("0", quantised[0]), ("2", quantised[2])):
+        codes, scale, unit = layer.weight.scaled_codes()
+        found = weights.codes(f"{name}.weight")
+        np.testing.assert_array_equal(found.codes, codes.numpy())
+        if format == "MXFP4":
+            np.testing.assert_array_equal(found.scale, scale.numpy())
+        else:  # the file has the inverse of the unit
+            scales = found.scale.codes.view(as_dtype("float8_e4m3fn").numpy).astype(np.float32)
+            np.testing.assert_array_equal(scales, scale.numpy())
+            np.testing.assert_allclose(found.scale.scale, unit, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"more than codes|no floats of 4 bits"):
+        save_quantized(quantised, tmp_path)
+    with pytest.raises(ValueError, match="no whole groups"):
+        odd = quantize_(nn.Sequential(nn.Linear(40, 32)), format)
+        save_quantized(odd, tmp_path, "compressed-tensors")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["uint4/64", "int4/32", "int8/64", "int3/32", "int4/row"])
+@pytest.mark.parametrize(
+    "format", ["uint4/64", "int4/32", "int8/64", "int3/32", "int4/row", "NVFP4", "MXFP4"]
+)
 def test_compressed_tensors_reads_its_files(tmp_path: Path, format: str) -> None:
     library = pytest.importorskip("compressed_tensors.compressors")
     from compressed_tensors.quantization import QuantizationScheme

@@ -21,7 +21,8 @@ from genesis.llm.loading import Settings, decoder_of
 from genesis.weights import open_weights
 from genesis.weights import quantised as quantised_weights
 from genesis.weights.gguf import GGUFFile, write_gguf
-from genesis.weights.gguf_types import BY_NAME, Encoded, encode
+from genesis.weights.gguf_encode import Encoded, encode
+from genesis.weights.gguf_types import BY_NAME
 from tests.llm import gguf_files
 from tests.llm.gguf_files import NAMES, made, save
 from tests.llm.random_models import make

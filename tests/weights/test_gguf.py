@@ -10,7 +10,7 @@ import pytest
 
 from genesis.serialization import BadFile
 from genesis.weights.gguf import GGUFFile, write_gguf
-from genesis.weights.gguf_types import encode
+from genesis.weights.gguf_encode import encode
 from tests.hostile import damaged
 
 METADATA: dict[str, Any] = {

@@ -9,7 +9,9 @@ import pytest
 from genesis import compress
 from genesis.compress import Codes, Format, Integer
 from genesis.compress.codes import values_of
-from genesis.weights.gguf_types import BY_NAME, TYPES, encode, packed_blocks
+from genesis.ir.dtype import as_dtype
+from genesis.weights.gguf_encode import encode
+from genesis.weights.gguf_types import BY_NAME, TYPES, packed_blocks
 
 BLOCKS = [name for name, format in BY_NAME.items() if format.unpack is not None]
 COUNT = 200
@@ -150,6 +152,45 @@ def test_encoding_is_the_packages(name: str, rng: np.random.Generator) -> None:
     assert np.array_equal(encode(x, name).raw, wanted.reshape(-1))
 
 
+def by_hand(name: str, x: Any) -> tuple[Any, Any]:
+    """The codes and scales of blocks (n, 32), step by step as llama.cpp has them."""
+    peak = np.take_along_axis(x, np.abs(x).argmax(1)[:, None], 1)
+    if name == "MXFP4":
+        scale = np.where(peak == 0, 2.0**-128, np.ldexp(np.float32(1), np.frexp(peak)[1] - 4))
+        table = values_of(BY_NAME[name].numbers.element)
+        return np.abs(scale.astype(np.float32)[..., None] * table - x[..., None]).argmin(-1), scale
+    if name == "Q4_1":
+        low = x.min(1, keepdims=True)
+        scale = (x.max(1, keepdims=True) - low) / np.float32(15)
+        x = x - low
+    else:
+        scale = np.abs(peak) / np.float32(127) if name == "Q8_0" else peak / np.float32(-8)
+    scaled = x * np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
+    if name == "Q8_0":
+        codes = np.copysign(np.floor(np.abs(scaled) + np.float32(0.5)), x) + 128
+    else:
+        codes = np.minimum(np.floor(scaled + np.float32(8.5 if name == "Q4_0" else 0.5)), 15)
+    return codes, scale.astype(np.float16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_1", "MXFP4"])
+def test_encoding_is_what_each_step_says(name: str, dtype: str, rng: np.random.Generator) -> None:
+    x = np.concatenate([values(rng), np.arange(256)[None] / 8, rng.integers(-9, 9, (20, 256))])
+    x[2, :40] = -0.0
+    x[4, 5], x[4, 9], x[5, 5], x[5, 9] = 9, -9, -9, 9  # of two peaks, the first says the sign
+    x = x.astype(as_dtype(dtype).numpy)
+    encoded, floats = encode(x, name), x.astype(np.float32)
+    codes, scale = by_hand(name, floats.reshape(-1, 32))
+    made = encoded.format.codes(encoded.raw, *x.shape)
+    np.testing.assert_array_equal(made.codes.reshape(codes.shape), codes)
+    np.testing.assert_array_equal(made.scale.reshape(scale.shape), scale)
+    # What it says of its error is what a reader finds.
+    off = np.square(encoded.format.read(encoded.raw, x.shape).astype(np.float64) - floats).sum()
+    assert encoded.off == pytest.approx(off, rel=1e-4)
+    assert encoded.total == pytest.approx(np.square(floats.astype(np.float64)).sum(), rel=1e-4)
+
+
 @pytest.mark.parametrize(("name", "steps"), [("Q8_0", 254), ("Q4_0", 14)])
 def test_encoding_loses_half_a_step(name: str, steps: int, rng: np.random.Generator) -> None:
     x = values(rng)
@@ -169,3 +210,6 @@ def test_encoding_refuses_what_does_not_fit() -> None:
         encode(np.zeros((2, 256), np.float32), "IQ2_XXS")
     with pytest.raises(ValueError, match=r"some of the weights .* are NaN"):
         encode(np.full((2, 32), np.nan), "Q4_0")
+    for name in ("Q8_0", "Q4_1", "Q4_K", "IQ4_NL"):
+        with pytest.raises(ValueError, match="too large"):
+            encode(np.linspace(-1e30, 1e30, 256, dtype=np.float32), name)

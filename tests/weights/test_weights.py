@@ -15,7 +15,7 @@ from genesis.compress import FORMATS
 from genesis.serialization import BadFile
 from genesis.weights.checkpoint import Weights, open_weights
 from genesis.weights.gguf import write_gguf
-from genesis.weights.gguf_types import encode
+from genesis.weights.gguf_encode import encode
 from tests.hostile import damaged
 
 INDEX = "model.safetensors.index.json"
