@@ -17,11 +17,11 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+from genesis.llm.cache import FORMATS, Cache
 
 import genesis
 from genesis.backends.cpu.runtime.runtime import set_num_threads
 from genesis.functional.attention import attention_and_totals
-from genesis.llm.cache import FORMATS, Cache
 from genesis.profiling.table import aligned
 
 HEADS, BYTES = 8, 1 << 27
