@@ -229,7 +229,7 @@ class JitTape:
                 "function"
             )
         reads = list(journal.reads.values())
-        piece.guards = Guards(reads, (), Sources(reads, {})) if reads else None
+        piece.guards = Guards(reads, (), Sources(reads)) if reads else None
         roots = [v for v in following.roots if v is not None]
         values = [self._recorder.now[x.array.storage] for x in self._results]
         forward = topological(values)

@@ -13,10 +13,17 @@ count stands still, they are not looked at.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import repeat
 from operator import attrgetter, call, is_, is_not
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -27,7 +34,7 @@ from genesis.ndarray.core.value import Changes
 from genesis.ndarray.pytree import Pinned
 from genesis.ndarray.tracing import python_objects as objects
 from genesis.ndarray.tracing.journal import Read
-from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING
+from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING, PLAIN
 
 Source = Callable[[], Any]
 _PLAIN = (bool, int, str, bytes, range, type(None))
@@ -154,7 +161,8 @@ class Groups(dict[tuple[Any, ...], Alike]):
 class Guards:
     """The assumptions of one recording, and whether they still hold.
 
-    `known` gives the sources of objects that others look after, such as arguments.
+    Containers that were `changed`, or asked which ones they are, must be the ones that other places
+    hold, and no others. What `special` says of a read, by its number, is looked at in its place.
     """
 
     __slots__ = (
@@ -162,7 +170,12 @@ class Guards:
     )  # fmt: skip
 
     def __init__(
-        self, reads: Iterable[Read], assumed: Sequence[tuple[Source, Any]], sources: Sources
+        self,
+        reads: Sequence[Read],
+        assumed: Sequence[tuple[Source, Any]],
+        sources: Sources,
+        special: Mapping[int, Any] = MappingProxyType({}),
+        changed: Set[int] = frozenset(),
     ) -> None:
         alike = Groups()
         self._guards: list[tuple[Place | Source, Any]] = []
@@ -184,13 +197,20 @@ class Guards:
                 continue
             place = Place(owner, read.kind, read.name)
             self._lines[id(place)] = read.at
-            (self._counted if counted else self._guards).append((place, _guard(read)))
+            guard = special.get(id(read)) or _guard(read)
+            (self._counted if counted else self._guards).append((place, guard))
         for source, value in assumed:
             if isinstance(source, MethodType):
                 look, owner = source.__func__, ref(source.__self__)
                 if alike.take(True, look, None, owner, value):
                     continue
             self._counted.append((weak_method(source), Guard.on(value)))
+        looked = changed | {id(read.owner) for read in reads}
+        places = [found for found in sources.containers.values() if found[2] in looked]
+        if len(places) > 1 and not changed.isdisjoint(number for *_, number in places):
+            firsts = _firsts([number for *_, number in places])
+            same: Any = SameOnes([sources.place(read, way) for read, way, _ in places], firsts)
+            self._guards.append((same, same))
         self._guards += [(found, found) for key, found in alike.items() if not key[0]]
         self._counted += [(found, found) for key, found in alike.items() if key[0]]
         self._count = -1
@@ -305,9 +325,36 @@ def _guard(read: Read) -> Any:
         return Guard.on(value)
     if read.kind in ("content", "numbers", "defaults"):
         return Content(fingerprint(value))
-    if isinstance(value, CONTAINERS) and _weakref(value) is None:
+    if _is_by_place(value):
         return Container(type(value))
+    if isinstance(value, CONTAINERS):
+        return Guard(weakly(value), None, SameObject(value))
     return Plain(value) if _is_plain(value) else Guard.on(value)
+
+
+def _is_by_place(value: Any) -> bool:
+    """Whether any container of its class will do in its place, if it holds the same."""
+    return isinstance(value, CONTAINERS) and (type(value) in PLAIN or _weakref(value) is None)
+
+
+class SameOnes(NamedTuple):
+    """Which of several places should hold one container, by the first place that holds it."""
+
+    places: list[Source]
+    expected: list[int]
+
+    def __call__(self) -> bool:
+        """Whether those do, and no others."""
+        return _firsts([id(place()) for place in self.places]) == self.expected
+
+    def accepts(self, holds: bool) -> bool:
+        """What the call gave, said to somebody who asks for a guard."""
+        return holds
+
+
+def _firsts(numbers: Sequence[int]) -> list[int]:
+    found: dict[int, int] = {}
+    return [found.setdefault(n, k) for k, n in enumerate(numbers)]
 
 
 class Content(NamedTuple):
@@ -320,31 +367,71 @@ class Content(NamedTuple):
         return bool(value is not MISSING and fingerprint(value) == self.expected)
 
 
+#: The way from a value to a part of it: keys of members. There is none by None.
+Way = tuple[Any, ...]
+#: Reads whose values are copies, made to be compared.
+COPIES = ("content", "defaults")
+
+
+def parts(value: Any, is_copy: bool, way: Way = ()) -> Iterator[tuple[Way, Any]]:
+    """What was read with a value: itself, or what tuples and copies of containers hold."""
+    if isinstance(value, dict) and is_copy:
+        for key, x in value.items():
+            yield from parts(x, False, (*way, key))
+    elif isinstance(value, tuple | frozenset) or (is_copy and isinstance(value, CONTAINERS)):
+        is_ordered = not isinstance(value, set | frozenset)
+        for k, x in enumerate(value):
+            yield from parts(x, False, (*way, k if is_ordered else None))
+    else:
+        yield way, value
+
+
 class Sources:
     """How to find objects again without keeping them alive.
 
     What cannot be referred to weakly is found where it was read from.
     """
 
-    def __init__(self, reads: Iterable[Read], known: dict[int, Source]) -> None:
-        self._known = known
-        self._found = {id(r.value): r for r in reads if r.kind in _LEADING}
+    def __init__(self, reads: Iterable[Read]) -> None:
+        self._known: dict[int, Source] = {}
+        #: Where objects were read, and containers, by their number, inside of others.
+        self._found: dict[int, tuple[Read, Way]] = {}
+        self.containers: dict[tuple[int, str, Any, Way], tuple[Read, Way, int]] = {}
+        for r in reads:
+            if r.kind not in _LEADING and r.kind != "content":
+                continue
+            for way, x in parts(r.value, r.kind == "content"):
+                if isinstance(x, CONTAINERS) and None not in way:
+                    self.containers[(id(r.owner), r.kind, r.name, way)] = r, way, id(x)
+                    self._found[id(x)] = r, way
+                elif not way:
+                    self._found[id(x)] = r, way
 
     def __call__(self, x: Any) -> Source:
         """What gives an object again."""
         known = self._known.get(id(x))
         if known is not None:
             return known
-        weak = _weakref(x)
+        read, way = self._found.get(id(x), (None, ()))
+        weak = None if read is not None and (way or _is_by_place(x)) else _weakref(x)
         if weak is not None:
             return weak
-        read = self._found.pop(id(x), None)  # once: what contains itself is kept
-        source = _constant(x)
-        if read is not None:
-            place: Any = Place(self(read.owner), read.kind, read.name)
-            source = place
-        self._known[id(x)] = source
+        self._found.pop(id(x), None)  # once: what contains itself is kept
+        self._known[id(x)] = source = _constant(x) if read is None else self.place(read, way)
         return source
+
+    def place(self, read: Read, way: Way) -> Source:
+        """What gives what was read, or a part of it, again."""
+        place: Any = self(read.owner)
+        if read.kind != "content":
+            place = Place(place, read.kind, read.name)
+        for key in way:
+            place = Place(place, "item", key)
+        return place  # type: ignore[no-any-return]
+
+    def know(self, x: Any, source: Source) -> None:
+        """Have an object found in a way of its own."""
+        self._known[id(x)] = source
 
 
 def _content(x: Any, _: Any) -> Any:
@@ -389,6 +476,8 @@ def describe(place: Any) -> str:
     """A place in words."""
     if isinstance(place, Alike):
         return "a setting" if place.name is None else f"the attribute {place.name!r} of an object"
+    if isinstance(place, SameOnes):
+        return "which places hold the same container"
     if not isinstance(place, Place):
         return "a setting"
     owner = place.owner()

@@ -90,6 +90,7 @@ class Journal(Listener):
         self._assumed: dict[Any, Any] = {}
         #: Objects that it matters whether arguments are.
         self.compared: dict[int, Any] = {}
+        self.asked: set[int] = set()  #: Numbers of objects that it matters which they are.
         #: The first thing that cannot be replayed. User code may have caught the error.
         self.refusal: Exception | None = None
         self._undo: list[tuple[Any, Callable[[], None]]] = []
@@ -157,12 +158,16 @@ class Journal(Listener):
     def compare(self, a: Any, b: Any) -> None:
         """Whether two objects are one was asked. What stands for an argument is none of them."""
         for x, y in ((a, b), (b, a)):
-            if id(x) in self._known and not isinstance(y, _IMMUTABLE):
+            if isinstance(y, _IMMUTABLE):
+                continue
+            self.asked.add(id(x))
+            if id(x) in self._known:
                 self._keep(y)
                 self.compared[id(y)] = y
 
     def identify(self, x: Any) -> None:
         """Which object it is matters, to a dictionary for instance: nothing can stand for it."""
+        self.asked.add(id(x))
         if id(x) in self._known:
             self.refuse(Aliased([self._known[id(x)]]))
 

@@ -77,7 +77,7 @@ def atomic(function: F) -> F:
 def is_opaque(kind: type) -> bool:
     """Whether objects of a class report what is read of them, or have nothing to report."""
     known = not _reporting.isdisjoint(kind.__mro__)
-    return known or kind in _IMMUTABLE or (issubclass(kind, CONTAINERS) and kind in _PLAIN)
+    return known or kind in _IMMUTABLE or (kind in PLAIN)
 
 
 _IMMUTABLE = frozenset(
@@ -85,7 +85,8 @@ _IMMUTABLE = frozenset(
      type(Ellipsis), MethodType, BuiltinFunctionType, type(list.append), property, CodeType,
      ReferenceType)
 )  # fmt: skip
-_PLAIN = frozenset((list, dict, set, deque, bytearray, OrderedDict, defaultdict))
+#: Those among them that nobody has given methods of their own.
+PLAIN = frozenset((list, dict, set, deque, bytearray, OrderedDict, defaultdict))
 
 
 def is_random(kind: type) -> bool:

@@ -11,7 +11,7 @@ time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from operator import attrgetter, call
 from types import MappingProxyType
@@ -37,8 +37,9 @@ from genesis.ndarray.core.value import (
     surroundings,
 )
 from genesis.ndarray.tracing.call import CallArguments
-from genesis.ndarray.tracing.guards import Guards, Place, Sources, nothing, weakly
-from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Read, aging
+from genesis.ndarray.tracing.guards import Guards, Sources, nothing, weakly
+from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Key, aging
+from genesis.ndarray.tracing.moving import Located, Masked, moving
 from genesis.ndarray.tracing.python_objects import CONTAINERS
 from genesis.ndarray.tracing.recorder import Failed, Recorder, Refined, WritesPart, interned
 from genesis.ndarray.tracing.sharded import Wishes, agree, divide
@@ -81,27 +82,6 @@ class Slot:
         self.owner, self.which, self.wrap = owner, which, wrap
         self.last: Callable[[], Any] = nothing
         self.again: Storage | None = None  # the storage of that one, if it is used again
-
-
-class Located:
-    """The storage of the array in a place; None if another kind of array is there by now."""
-
-    __slots__ = ("_kind", "_place", "_rest")
-
-    def __init__(self, place: Place, x: Any) -> None:
-        self._place, self._kind = place, type(x)
-        self._rest = pytree.unwrap(x)[1]
-
-    def __call__(self) -> Storage | None:
-        """The storage."""
-        x = self._place()
-        if type(x) is not self._kind:
-            return None
-        array, rest = pytree.unwrap(x)
-        if rest != self._rest or array.steps:
-            return None
-        storage: Storage = array.storage
-        return storage
 
 
 _version = attrgetter("version")
@@ -247,11 +227,16 @@ class Recording:
         reads = [r for r in journal.reads.values() if id(r.owner) not in given]
         places: dict[Storage, Origin] = {}
         fresh: dict[Storage, int] = {}
+        passed_on: set[int] = set()  # moving arrays that results and actions have
 
         def leaf(x: Any, template: Template) -> Maker | None:
             path = given.get(id(x))
             if path is not None:
                 return lambda run, made: pytree.follow(run.tree, path)
+            if id(x) in there:
+                place = there[id(x)]
+                passed_on.add(id(x))
+                return lambda run, made: place()
             if isinstance(x, Size):
                 return lambda run, made: x.value(run.sizes)
             if isinstance(x, NDArray):
@@ -260,27 +245,26 @@ class Recording:
                 return tape.maker(x, template)
             return None
 
-        located = self._located(recorder, reads, result)
-        sources = Sources(reads, {})
+        sources = Sources(reads)
+        located = moving(journal, reads)
+        there = {id(x.value): sources.place(x.read, x.way) for x in located.values()}
+        for s, (x, *_) in located.items():
+            places[s] = Located(there[id(x)], x)
+            sources.know(x, there[id(x)])
         for s in recorder.inputs:
-            if s in arguments:
-                places[s] = arguments[s]
-            elif s in located:
-                place = Place(sources(located[s].owner), located[s].kind, located[s].name)
-                places[s] = Located(place, located[s].value)
-            else:
-                places[s] = ref(s)
+            places.setdefault(s, arguments.get(s, ref(s)))
 
         own = lambda x: _is_array(x) and (id(x) in given or not journal.is_outer(x))  # noqa: E731
-        self.template = Template(leaf, own, journal.is_outer)
+        self.template = Template(leaf, own, journal.is_outer, sources)
         self.result = self.template.add(result)
         self.actions = [self._action(effect, given, sources) for effect in journal.effects]
         with self._assumed:
             more = None if tape is None else tape.close(self.template, static)
         self.tape = None if more is None else tape
         reads += more or ()
-        moving = {id(x) for r in located.values() for x in (r.value, pytree.unwrapped(r.value))}
-        gone = {id(r) for r in located.values()} | {id(r) for r in reads if id(r.owner) in moving}
+        seen = {id(x) for m in located.values() for x in (m.value, pytree.unwrapped(m.value))}
+        reads = [r for r in reads if id(r.owner) not in seen and id(r.value) not in seen]
+        masked = {id(r): m for r in reads if (m := Masked.on(r, seen)) is not None}
         #: Objects that no argument must be: those that arguments are compared with, and where
         #: anything is written the containers from outside that are read or written.
         self.apart_from: list[Callable[[], Any]] = [
@@ -289,42 +273,20 @@ class Recording:
             if id(x) not in given and journal.is_outer(x)
         ]
         self.flat = self.flat and not self.apart_from
+        changed = [e.owner for e in journal.effects if e.owner is not None]
         if journal.effects:
-            owners = {
-                id(x): x for x in (*(r.owner for r in reads), *(e.owner for e in journal.effects))
-            }
+            owners = {id(x): x for x in (*(r.owner for r in reads), *changed)}
             changing = [x for x in owners.values() if isinstance(x, CONTAINERS)]
             self.apart_from += [sources(x) for x in changing if id(x) not in given]
-        self.guards = Guards([r for r in reads if id(r) not in gone], journal.assumptions, sources)
+        assumed = [(f, x) for f, x in journal.assumptions if id(_owner(f)) not in seen]
+        met = journal.asked.union(map(id, changed))
+        self.guards = Guards(reads, assumed, sources, masked, met)
         self._compile_all(call, recorder, places, arguments, fresh)
         self.simple = self._simple_result(result, fresh)
-        self._find_slots(journal, fresh)
+        held = {m.key[0] for m in located.values() if id(m.value) in passed_on}
+        self._find_slots(journal, fresh, held)
         self.template.finish()
         self._given = {}
-
-    def _located(
-        self, recorder: Recorder, reads: Sequence[Read], result: Any
-    ) -> dict[Storage, Read]:
-        """The storages of arrays that are another one in every call, by where they were read.
-
-        Those are gradients, and arrays in places that the function gives another array.
-        """
-        journal = recorder.journal
-        rebound = {e.place for e in journal.effects}
-        kept = {id(x) for e in journal.effects for x in e.args} | {id(result)}
-        found: dict[Storage, Read] = {}
-        several: set[Storage] = set()
-        for r in reads:
-            array = pytree.unwrapped(r.value)
-            if not isinstance(array, NDArray) or array.storage not in recorder.inputs:
-                continue
-            key = (id(r.owner), r.kind, r.name)
-            moves = r.name == "_gradient" or key in rebound
-            plain = not array.steps and id(r.value) not in kept and pytree.is_plain(r.value)
-            if array.storage in found or not (moves and plain):
-                several.add(array.storage)
-            found[array.storage] = r
-        return {s: r for s, r in found.items() if s not in several}
 
     def _array(
         self,
@@ -337,7 +299,7 @@ class Recording:
         storage, steps = x.storage, given_sizes(x.steps)
         if storage not in recorder.now:
             recorder.read(storage)
-            places[storage] = ref(storage)
+            places.setdefault(storage, ref(storage))
         if storage not in places:
             number = fresh.setdefault(storage, len(fresh))
             return lambda run, made: NDArray(run.storages[number], steps(run.sizes))
@@ -415,17 +377,21 @@ class Recording:
             for p in (*self.passed, *(w[0] for w in self.written), *outer)
             if not isinstance(p, int) and p not in self.outside
         ]
+        self._sources = list(dict.fromkeys((*self.outside, *self._others)))
+        self._moves = any(type(source) is Located for source in self._sources)
 
-    def _find_slots(self, journal: Journal, fresh: Mapping[Storage, int]) -> None:
+    def _find_slots(self, journal: Journal, fresh: Mapping[Storage, int], held: Set[Key]) -> None:
         """Take the gradients that every run gives parameters out of the other actions.
 
-        There are many, and where nobody else has the one of the run before it is used again.
+        There are many, and where nobody else has the one of the run before it is used again. In
+        the places `held` are those that a run gives somebody.
         """
         self.slots: list[Slot] = []
         actions = []
         for effect, action in zip(journal.effects, self.actions, strict=True):
             described = None
-            if effect.function is setattr and effect.args[0] == "_gradient":
+            is_gradient = effect.function is setattr and effect.args[0] == "_gradient"
+            if is_gradient and effect.place not in held:
                 described = pytree.rewrapper(effect.args[1])
             if described is not None and described[2] == 0:
                 tensor, (array, wrap, _) = effect.args[1], described
@@ -502,7 +468,6 @@ class Recording:
         self.outside = list(outside.values())
         self._layouts = [(v.shape, v.strides, v.offset, v.placement) for v in outside]
         self.versions = [-1] * len(outside)
-        self._moves = any(type(source) is Located for source in self.outside)
         ready = list(dict.fromkeys(v for v in wanted if v.memory is not None))
         needed = set() if self.tape is None else self.tape.needed
         # What gradients alone may need, such as what a value was made of that is overwritten.
@@ -615,6 +580,8 @@ class Recording:
             versions = list(map(_version, storages))
             if (versions != self.versions or self._moves) and not self._fit(storages, versions):
                 return False
+        if self._moves and len({source() for source in self._sources}) < len(self._sources):
+            return False  # two places hold one array
         return not self._others or all(source() is not None for source in self._others)
 
     def _fit(self, storages: Sequence[Any], versions: Sequence[int]) -> bool:
@@ -659,6 +626,11 @@ class Recording:
         for shape, i in zip(self.shapes, call.inputs, strict=True):
             extents += zip(shape, i.shape, strict=True)
         return solved(extents)
+
+
+def _owner(read: Any) -> Any:
+    """What a method is of."""
+    return getattr(read, "__self__", None)
 
 
 def _is_array(x: Any) -> bool:

@@ -20,7 +20,6 @@ import numpy as np
 from genesis.ndarray import pytree
 from genesis.ndarray.core.value import CaptureError
 from genesis.ndarray.tracing import python_objects as objects
-from genesis.ndarray.tracing.guards import weakly
 
 #: Makes an object of what a run has got and what was made before.
 Maker = Callable[[Any, list[Any]], Any]
@@ -34,7 +33,7 @@ class Template:
 
     `leaf` gives the maker of an array and of an argument, or None for other objects; `is_array`
     tells which are arrays that every run has its own of, `is_outer` which objects were there
-    before.
+    before, `source` how to find those again.
     """
 
     def __init__(
@@ -42,8 +41,9 @@ class Template:
         leaf: Callable[[Any, Template], Maker | None],
         is_array: Callable[[Any], bool],
         is_outer: Callable[[Any], bool],
+        source: Callable[[Any], Callable[[], Any]],
     ) -> None:
-        self._leaf = leaf
+        self._leaf, self._source = leaf, source
         self._is_array = is_array
         self._is_outer = is_outer
         self._numbers: dict[int, int] = {}
@@ -93,7 +93,7 @@ class Template:
         self._needed = [(k, maker) for k, maker in enumerate(self._makers) if maker is not None]
         self._kept.clear()
         self._numbers.clear()
-        del self._leaf, self._is_array, self._is_outer
+        del self._leaf, self._is_array, self._is_outer, self._source
 
     def _maker(self, x: Any) -> Maker:
         kind = type(x)
@@ -105,7 +105,7 @@ class Template:
         if kind is range:
             return lambda run, made: x[:]
         if kind is not tuple and kind is not frozenset and self._is_outer(x):
-            source = weakly(x)
+            source = self._source(x)
             return lambda run, made: source()
         if isinstance(x, tuple | list | set | frozenset | deque):
             return self._sequence(x)
