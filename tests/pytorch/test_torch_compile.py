@@ -219,6 +219,20 @@ def test_inputs_are_written_in_place() -> None:
     assert ours.data_ptr() == before
 
 
+def test_a_window_of_istft_is_one_for_all_rows() -> None:
+    window = torch.hann_window(16)
+
+    def there_and_back(x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.stft(x, 16, 4, window=window, return_complex=True)
+        return torch.istft(spectrum, 16, 4, window=window, length=64)
+
+    x = torch.randn(2, 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", genesis.torch.FallbackWarning)
+        compiled = torch.compile(there_and_back, backend="genesis")
+        torch.testing.assert_close(compiled(x), there_and_back(x), rtol=1e-4, atol=1e-5)
+
+
 def test_a_written_view_keeps_what_is_around_it() -> None:
     ours, theirs = torch.zeros(4, 4), torch.zeros(4, 4)
     with torch.no_grad():

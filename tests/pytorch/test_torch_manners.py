@@ -14,6 +14,7 @@ import pytest
 import torch
 from processes import run
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -340,6 +341,11 @@ def _strides(device: str) -> Any:
         f.layer_norm(matrix.t(), (4,)), f.linear(matrix, matrix), torch.cat([matrix.t()] * 2),
         torch.linalg.inv(square), torch.linalg.cholesky(square), torch.linalg.qr(square)[0],
         torch.linalg.solve(square, matrix), torch.linalg.eigh(square)[1],
+        torch.linalg.lstsq(square, matrix)[0], matrix.nonzero(), images.roll(1, 2),
+        f.pad(images, (1, 1, 1, 1), mode="reflect"), f.pixel_shuffle(images, 2),
+        matrix[:, :, None].expand(4, 6, 3).permute(2, 0, 1) + 1, matrix.t()[::2] * 2,
+        torch.fft.fft(matrix, dim=0), torch.fft.rfft2(matrix), torch.fft.irfft(matrix, dim=0),
+        matrix.new_empty_strided((2, 3), (1, 2)),
     ]  # fmt: skip
     return [x.stride() for x in results]
 
@@ -350,6 +356,34 @@ def test_results_have_the_strides_that_they_have_on_the_cpu() -> None:
     assert _strides(D) == want
     assert _strides(D) == want  # by graphs that are copied
     assert _strides(D) == want
+
+
+def test_gradients_lie_as_what_they_are_of() -> None:
+    x = torch.randn(4, 5, device=D).t().requires_grad_()
+    x.cumsum(0).sum().backward()
+    assert x.grad is not None
+    assert x.grad.stride() == x.stride()
+
+
+# ---- torch.compile of tensors on the device
+
+
+def test_graph_breaks_leave_the_devices_own_code_alone() -> None:
+    """Dynamo looks into all Python that runs between its graphs: kernels are Python."""
+
+    def selected(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = x[mask] * 2  # breaks the graph
+        return y[:, torch.tensor([True, False, True])] + torch.linalg.det(x[:, :3])
+
+    x = torch.randn(3, 3)
+    torch._dynamo.reset()
+    counters.clear()
+    genesis.torch.fallback("allow")
+    compiled = torch.compile(selected, backend="genesis")
+    for count in (1, 3):
+        mask = torch.arange(3) < count
+        assert_close(compiled(x.to(D), mask.to(D)).cpu(), selected(x, mask))
+    assert counters["frames"]["total"] <= 6
 
 
 def _trained_channels_last(device: str) -> Any:

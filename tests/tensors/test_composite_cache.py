@@ -9,7 +9,7 @@ import pytest
 import genesis
 from genesis import nn
 from genesis.autograd import composite_cache
-from genesis.functional import cross_entropy, layer_norm, linear
+from genesis.functional import cross_entropy, layer_norm, linear, multilabel_margin_loss
 from genesis.functional.function import one_operation
 from genesis.ndarray.core.value import Extended
 
@@ -46,6 +46,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "layer_norm": lambda: (lambda x, w: layer_norm(x, (4,), w), [_numbers(3, 4), _numbers(4)]),
     "group norm": lambda: _layer(nn.GroupNorm(2, 4), 3, 4, 5),
     "classes": lambda: (cross_entropy, [_numbers(6, 3), _classes(6, 3)]),
+    "sets of classes": lambda: (
+        multilabel_margin_loss, [_numbers(6, 5), genesis.randint(0, 5, (6, 5))]
+    ),
     "smooth": lambda: (_smooth, [_numbers(6, 3), _classes(6, 3)]),
     "lstm cell": lambda: _cell(nn.LSTMCell, 2, 3),
     "lstm cell, no batch": lambda: _cell(nn.LSTMCell, 3),

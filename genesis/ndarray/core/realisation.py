@@ -441,7 +441,8 @@ def _execution_plan(graph: PendingGraph, device: str, sizes: Mapping[str, int]) 
     nodes, scalars, inputs = _intern(needed, free)
     donated = frozenset(slot for slot, (v, _) in enumerate(inputs) if v.memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in selected.computed]))
-    where = tuple([(v.code, v.instruction) for v in selected.computed])
+    # By identity: code that PyTorch's compiler writes has constants that cannot be hashed.
+    where = tuple([(id(v.code), v.instruction) for v in selected.computed])
     entry, form, use = _entry(unique, donated, device, where)
     if form is not None:
         sizes = {**sizes, **form.sizes}

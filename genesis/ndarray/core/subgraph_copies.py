@@ -193,6 +193,8 @@ class Subgraph:
             elif value.memory is not None:
                 values.append(value)
                 continue
+            elif kind is Checked:
+                kind = Value  # a block has parts only if all checks in it passed
             if several:
                 value.inputs = value.sources = picked(values)
             else:

@@ -188,6 +188,9 @@ def _unfold_backward(
     if size == 0 or 0 in grad_in.shape:
         return nd.zeros(tuple(input_sizes), grad_in.dtype, grad_in.device)
     axis = normal_axis("unfold_backward", dim, len(input_sizes))
+    shape = list(input_sizes)
+    shape[axis] = grad_in.shape[axis]
+    grad_in = nd.broadcast_to(grad_in, (*shape, size))  # the window of `istft` is one for all rows
     return nd.overlap_add(grad_in, axis, as_int(input_sizes[axis]), step)
 
 

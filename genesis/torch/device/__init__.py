@@ -57,13 +57,10 @@ def register() -> None:
     untyped.utils.rename_privateuse1_backend("genesis")
     untyped._register_device_module("genesis", Genesis("torch.genesis"))
     untyped.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    contents.runtime.start(
-        len(device_names()),
-        contents.contents,
-        contents.synchronize,
-        generators.seed,
-        generators.state,
-    )
+    callbacks = contents.synchronize, generators.seed, generators.state
+    for callback in (*callbacks, contents.read, cpu_fallback.boxed):
+        _not_compiled(callback)
+    contents.runtime.start(len(device_names()), contents.contents, *callbacks)
     contents.runtime.build_with(
         Value, CopyPart, SubgraphCopy, Storage, NDArray, thread, contents.progress, OURS,
         contents.read, MAX_DEPTH,
@@ -73,7 +70,7 @@ def register() -> None:
     library = untyped._C._dispatch_library("IMPL", "aten", "")
     everything = untyped._C._dispatch_library("IMPL", "_", "")
     for name, function in operators.items():
-        library.impl(name, "PrivateUse1", function, False)
+        library.impl(name, "PrivateUse1", _not_compiled(function), False)
     for key in ("Conjugate", "Negative"):  # else a copy of a conjugated tensor copies for ever
         library.impl("_copy_from", key, torch.library.fallthrough_kernel, False)
     for name in implementations:
@@ -98,7 +95,20 @@ def register() -> None:
 
 def _on_cpu(name: str) -> Any:
     """A function of tensors that computes an operator of a full name on the CPU."""
-    return lambda *args, **kwargs: cpu_fallback.on_cpu(operator(name), *args, **kwargs)
+    return _not_compiled(
+        lambda *args, **kwargs: cpu_fallback.on_cpu(operator(name), *args, **kwargs)
+    )
+
+
+def _not_compiled(function: Any) -> Any:
+    """A function whose calls `torch.compile` leaves alone, and all that they call.
+
+    Between its graphs it would compile whatever Python is run, kernels of the device included.
+    """
+    dynamo = torch._C._dynamo.eval_frame
+    skip = dynamo._FrameAction.SKIP
+    dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
+    return function
 
 
 def _in_place(name: str) -> str:
@@ -121,7 +131,8 @@ def _is_ours(name: str) -> bool:
         return False
     has_tensors = any("Tensor" in str(a.type) for a in schema(name).arguments)
     makes = not has_tensors or base.endswith("_like") or base.startswith("new_")
-    return not (makes and has_kernel(name, "CompositeExplicitAutograd"))
+    explicit = "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"
+    return not (makes and any(has_kernel(name, key) for key in explicit))
 
 
 def _first_call(name: str) -> Any:
@@ -134,7 +145,7 @@ def _first_call(name: str) -> Any:
             function = cpu_fallback.function_of(operator(name))
         return function(*args, **kwargs)
 
-    return run
+    return _not_compiled(run)
 
 
 __all__ = ["device_names", "fallback", "fallbacks", "register"]

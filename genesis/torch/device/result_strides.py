@@ -13,11 +13,20 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from torch._prims_common import compute_elementwise_output_strides
 
 from genesis.ndarray.core.layout import row_major
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.device.operator_variants import operator
 from genesis.torch.device.strides import Sizes, memory_order
+
+#: Operators whose results have the memory format of their arguments, whatever PyTorch says.
+_SUGGESTED = frozenset(
+    (
+        "convolution", "convolution_overrideable", "pixel_shuffle", "reflection_pad2d",
+        "replication_pad2d", "roll",
+    )
+)  # fmt: skip
 
 Strides = Callable[[Sequence[Any], dict[str, Any], Sequence[NDArray]], Sequence[Sizes | None]]
 
@@ -29,15 +38,24 @@ def result_strides(op: Any) -> Strides:
         return lambda args, kwargs, results: [None] * len(results)
     if torch.Tag.pointwise in op.tags:
         return elementwise
-    if name in ("convolution", "convolution_overrideable"):
-        return _convolution
+    if name in _SUGGESTED:
+        return _suggested
+    if name in ("nonzero", "linalg_lstsq"):  # the first result; PyTorch does not tell
+        return lambda args, kwargs, results: [
+            _column_major(results[0].shape), *[None] * (len(results) - 1)
+        ]  # fmt: skip
     asked = _Asked(op)
     matrices = "linalg" in name or name in ("cholesky_inverse", "cholesky_solve", "lu_unpack")
+    transform = name.startswith("_fft_")
 
     def strides(
         args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[NDArray]
     ) -> Sequence[Sizes | None]:
-        if not matrices and all(x.is_contiguous() for x in _tensors_in((*args, *kwargs.values()))):
+        # A transform puts its axes last; of many axes PyTorch says something else than it does.
+        moves = transform and len(args[1]) < min(3, args[0].dim())
+        if not (matrices or moves) and all(
+            x.is_contiguous() for x in _tensors_in((*args, *kwargs.values()))
+        ):
             return [None] * len(results)
         return asked(args, kwargs, results)
 
@@ -68,6 +86,14 @@ def _packed(sizes: Sequence[int], strides: Sizes) -> Sizes | None:
     return strides
 
 
+def _column_major(shape: Sequence[Any]) -> Sizes | None:
+    """The strides of matrices that lie by columns."""
+    if len(shape) < 2:
+        return None
+    *before, m, n = shape
+    return _packed(shape, (*(m * n * s for s in row_major(tuple(before))), 1, m))
+
+
 def elementwise(
     args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[NDArray]
 ) -> Sequence[Sizes | None]:
@@ -81,18 +107,21 @@ def _as_first(args: Sequence[Any], result: NDArray) -> Sizes | None:
             if x.is_contiguous():
                 return None
             strides = x.stride()
-            return None if memory_order(tuple(x.shape), strides) is None else strides
+            if memory_order(tuple(x.shape), strides) is None:  # in the order of its axes
+                tensors = [y.expand(x.shape) for y in args if isinstance(y, torch.Tensor)]
+                return _packed(x.shape, compute_elementwise_output_strides(*tensors))
+            return strides
     return None
 
 
-def _convolution(
+def _suggested(
     args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[NDArray]
 ) -> Sequence[Sizes | None]:
-    """Channels last if the input or the weight is."""
+    """Channels last if the input is, or the weight."""
     (result,) = results
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     wanted = formats.get(len(result.shape))
-    if wanted is None or not any(_suggests(x, wanted) for x in args[:2]):
+    if wanted is None or not any(_suggests(x, wanted) for x in _tensors_in(args[:2])):
         return [None]
     shape: Any = result.shape
     return [torch.empty(shape, device="meta", memory_format=wanted).stride()]
