@@ -88,7 +88,7 @@ class _Kernels(dict[bytes, Any]):
 
     def __missing__(self, image: bytes) -> Any:
         name, text, types = pickle.loads(base64.b64decode(image))
-        module = load(binary.CompileRequest(text, (), (), (), (), ()))
+        module = load(binary.RenderedKernel(text, (), (), (), (), ()))
 
         def run(_: str, blocks: int, places: list[int]) -> None:
             arguments: list[Any] = []
