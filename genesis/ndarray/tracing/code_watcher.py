@@ -169,7 +169,8 @@ class Watch:
 
     def __init__(self, journal: Journal, static: tuple[Any, ...]) -> None:
         self.journal = journal
-        self.static = {id(Changes), *map(id, static)}
+        # What is noted of the recording itself is nothing that the function reads.
+        self.static = {id(Changes), id(thread), id(journal), *map(id, static)}
         self.skipped: set[CodeType] = set()  # of static functions
         self.in_python: dict[type, bool] = {}  # of objects to call: whether their code is seen
         #: Where a C function of a library is called: what that calls in turn is its own affair.

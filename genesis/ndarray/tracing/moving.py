@@ -126,8 +126,10 @@ def moving(journal: Journal, reads: Sequence[Read]) -> dict[Storage, MovingArray
 def _is_exchangeable(x: Any, journal: Journal) -> bool:
     """Whether any array of its kind will do in its place.
 
-    It has neither gradients nor attributes, and nobody asks which object it is.
+    It has neither gradients nor attributes, is of no class with more to it, such as a parameter,
+    and nobody asks which object it is.
     """
     array, rest = pytree.unwrap(x)
-    plain = not rest and rest is not None and not getattr(x, "__dict__", None)
+    is_bare = isinstance(array, NDArray) and rest is not None and not rest
+    plain = is_bare and not getattr(x, "__dict__", None)
     return plain and journal.asked.isdisjoint((id(x), id(array)))
