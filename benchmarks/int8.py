@@ -25,7 +25,7 @@ import numpy as np
 
 import genesis
 from genesis import functional, nn
-from genesis.compress.dataflow import fold_
+from genesis.compress.fold_norms import fold_
 from genesis.compress.static import quantize_dynamic_, quantize_static_
 
 RESULTS = Path(__file__).parent / "results" / "int8.md"

@@ -25,7 +25,7 @@ import uvicorn
 
 from genesis.serve.app import Server, ServerOptions
 from genesis.serve.limits import Tier
-from genesis.serve.models import Spec
+from genesis.serve.model_pool import Spec
 
 #: So many connections, each with a request; the end of the input ends them.
 STREAMS = """

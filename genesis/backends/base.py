@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from genesis.ir.node import LibraryCall
 
 
+class OutOfMemory(MemoryError):
+    """There is no memory for a request, even after cached blocks were given back."""
+
+
 class Memory(Protocol):
     """A piece of device memory, freed with its last reference."""
 

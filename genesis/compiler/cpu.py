@@ -7,7 +7,7 @@ from genesis.compiler.graph.cpu.winograd import winograd
 from genesis.compiler.passes import Fusing, GraphPass, Passes
 from genesis.compiler.schedule.cpu.rules import RULES
 from genesis.compiler.schedule.steps.hoist_invariants import hoist
-from genesis.compiler.schedule.steps.tile import unroll_single
+from genesis.compiler.schedule.steps.loop_transforms import unroll_single
 
 PASSES = Passes(
     # Where products decide, with fewer of them; where weights do, as these lie in memory.

@@ -22,14 +22,14 @@ import genesis
 from genesis import nn
 from genesis.autograd import no_grad
 from genesis.compress.channels import remove_channels_
-from genesis.compress.dataflow import fold_
+from genesis.compress.fold_norms import fold_
 from genesis.compress.format import named
 from genesis.compress.plan import measured_time
 from genesis.compress.quantized_layers import MADE, described_format, quantize_
 from genesis.compress.quantized_tensor import QuantizedTensor
 from genesis.compress.training import distillation
 from genesis.serialization import BadFile
-from genesis.weights.checkpoint import open_weights
+from genesis.weights.checkpoint_reader import open_weights
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import genesis
 from genesis import functional, nn
 from genesis.autograd import no_grad
-from genesis.compress.dataflow import Flow, fold_, replace_
+from genesis.compress.fold_norms import Flow, fold_, replace_
 from genesis.compress.int8_products import as_bytes, packed, sums
 from genesis.compress.statistics import CALIBRATORS, Statistics
 from genesis.tensor.tensor import Tensor

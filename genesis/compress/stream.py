@@ -28,7 +28,7 @@ from genesis.compress.codes import chunks
 from genesis.compress.format import FORMATS
 from genesis.compress.plan import Choice, choose
 from genesis.content_store import digest, replace_file
-from genesis.weights.checkpoint import Weights, open_weights
+from genesis.weights.checkpoint_reader import Weights, open_weights
 from genesis.weights.gguf import gguf_head
 from genesis.weights.gguf_encode import encode
 from genesis.weights.gguf_types import BY_NAME, BlockType, packed_blocks

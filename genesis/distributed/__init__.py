@@ -30,10 +30,18 @@ from genesis.distributed.elastic import Run, elastic
 from genesis.distributed.experts import Experts, experts
 from genesis.distributed.mesh import Mesh, mesh
 from genesis.distributed.pipeline import Pipeline, layer_costs
-from genesis.distributed.placement import Rule, Rules, constrain, gather, megatron, place, zero
+from genesis.distributed.placement_rules import (
+    Rule,
+    Rules,
+    constrain,
+    gather,
+    megatron,
+    place,
+    zero,
+)
 from genesis.distributed.ray import on_ray
 from genesis.distributed.context_parallel import ring_attention
-from genesis.distributed.trace import save_trace
+from genesis.distributed.merged_trace import save_trace
 from genesis.distributed.process_groups import RankLost, rank, world_size
 
 __all__ = [

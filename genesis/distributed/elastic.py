@@ -34,7 +34,7 @@ import numpy as np
 
 from genesis import nn, optim
 from genesis.distributed import mesh as meshes
-from genesis.distributed import placement, process_groups
+from genesis.distributed import placement_rules, process_groups
 from genesis.distributed.checkpoint import (
     arrays_of,
     contents_of,
@@ -119,7 +119,7 @@ class Run:
     def begin(self) -> None:
         """Meet the others of a new epoch; a process that is to leave hands over what it has."""
         record = self.council.meet(bool(self._held))
-        placement.takes_over = record.resumes
+        placement_rules.takes_over = record.resumes
         if record.rank >= record.size:
             self._exchange(None, {}, {})
             raise SystemExit(0)
@@ -198,7 +198,7 @@ class Run:
         """Fill everything with what is held of the last step that all of is held of."""
         if optimizer is not None:
             optimizer.prepare()
-        if not placement.takes_over:
+        if not placement_rules.takes_over:
             self._hold(on, 0, model, optimizer)
             return 0
         wanted = _everything(model, optimizer)
@@ -211,7 +211,7 @@ class Run:
             _fill(on, wanted[name], contents)
         if optimizer is not None:
             use_settings(optimizer, settings)
-        placement.takes_over = False
+        placement_rules.takes_over = False
         self._hold(on, step, model, optimizer)  # until the next step, that of the last epoch, too
         self.seconds = time.monotonic() - self.noticed if self.noticed else 0.0
         return step

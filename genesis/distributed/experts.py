@@ -13,7 +13,7 @@ import math
 
 import genesis
 from genesis import Tensor, nn
-from genesis.distributed.placement import Rules
+from genesis.distributed.placement_rules import Rules
 
 #: Experts divided by their number, along the axis that tokens are divided along.
 experts = Rules({"*experts.up": 0, "*experts.down": 0})

@@ -34,7 +34,7 @@ from genesis.distributed.pipeline_schedules import (
     simulate,
     tag,
 )
-from genesis.distributed.placement import agree, spread
+from genesis.distributed.placement_rules import agree, spread
 from genesis.distributed.process_groups import ProcessGroup
 from genesis.ir.numpy_library.collectives import Due
 

@@ -1,6 +1,6 @@
 """Function transforms: gradients, Jacobians and batches of functions, as functions."""
 
-from genesis.func.checkpoint import (
+from genesis.func.activation_checkpointing import (
     checkpoint, checkpoint_sequential, in_few_bits, offload, save_nothing, save_only, save_products,
 )  # fmt: skip
 from genesis.func.control_flow import cond, while_loop

@@ -19,11 +19,11 @@ from genesis.functional.factorisation import adjoint, require
 from genesis.functional.function import plain
 from genesis.functional.interpolation import grid_sample
 from genesis.functional.movement import chunk, expand, narrow, reshape, split, transpose
-from genesis.functional.no_gradient import unrelated
 from genesis.functional.normalization import batch_norm, group_norm, layer_norm, moments
 from genesis.functional.padding import pad as padded
 from genesis.functional.reduction import mean, var
 from genesis.functional.registry import method
+from genesis.functional.zero_gradient import unrelated
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray import random
 

@@ -33,8 +33,8 @@ from genesis.functional.movement import (
     transpose,
     unsqueeze,
 )
-from genesis.functional.no_gradient import unrelated
 from genesis.functional.registry import method
+from genesis.functional.zero_gradient import unrelated
 from genesis.ndarray.ops.movement import shifted
 
 # ---- joining

@@ -53,10 +53,10 @@ from genesis.functional.movement import (
     transpose,
     unsqueeze,
 )
-from genesis.functional.no_gradient import unrelated
 from genesis.functional.norms import vector_norm
 from genesis.functional.reduction import amax, amin, sum
 from genesis.functional.registry import method
+from genesis.functional.zero_gradient import unrelated
 from genesis.ir.size import product
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.linalg import LeastSquares, LogDeterminant

@@ -1,8 +1,9 @@
 """Functions of JAX as modules of Genesis.
 
 `from_jax` has JAX lower a function to StableHLO, the portable form of its programs, and gives a
-module that computes the same: `genesis/jax/operations.py` is the table of StableHLO's operations,
-as functions of tensors. What comes out has gradients, can be jitted, and written to an ONNX file.
+module that computes the same: `genesis/jax/stablehlo_operations.py` is the table of StableHLO's
+operations, as functions of tensors. What comes out has gradients, can be jitted, and written to an
+ONNX file.
 """
 
 from importlib.util import find_spec

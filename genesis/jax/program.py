@@ -10,7 +10,7 @@ import numpy as np
 
 from genesis import from_numpy, functional, nn, scan
 from genesis.ir.dtype import int32
-from genesis.jax.operations import OPERATIONS, REMARKS, constant, dtype_of
+from genesis.jax.stablehlo_operations import OPERATIONS, REMARKS, constant, dtype_of
 from genesis.ndarray.core.value import CaptureError, unwatched
 from genesis.tensor.tensor import Tensor
 

@@ -17,7 +17,7 @@ from genesis import functional, nn
 from genesis.llm.config import BadModel, ConfigFields
 from genesis.llm.families import activation
 from genesis.llm.layers import Linear, Norm, activate
-from genesis.weights.checkpoint import read_json
+from genesis.weights.checkpoint_reader import read_json
 
 #: Families, and whether their positions begin after that of padding.
 FAMILIES = {"bert": False, "roberta": True, "xlm-roberta": True, "camembert": True}

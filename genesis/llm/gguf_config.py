@@ -17,7 +17,7 @@ from genesis.llm.config import BadModel, ConfigFields, DecoderConfig, Rope
 from genesis.llm.encoder import EncoderConfig
 from genesis.llm.gguf_names import ENCODER_NAMES, FACTORS
 from genesis.llm.weight_names import Shape
-from genesis.weights.checkpoint import Weights
+from genesis.weights.checkpoint_reader import Weights
 
 #: ``general.architecture``, and our word for the family.
 _DECODERS = {

@@ -9,7 +9,7 @@ from genesis import functional
 from genesis.llm.config import DecoderConfig
 from genesis.llm.weight_names import DecoderTensors, Files, Shape, plain, stack
 from genesis.weights.array_cache import ArrayCache
-from genesis.weights.quantised import Quantised
+from genesis.weights.quantized import QuantizedParameter
 
 #: Tensors that belong to the configuration.
 FACTORS = {
@@ -83,7 +83,7 @@ class GGUFSource(DecoderTensors):
             parts = ["gate", "up"]
         each = (shape[0], shape[1] // len(parts), *shape[2:])
         found = [self._checked(called(p), self._named(name, called(p)), each) for p in parts]
-        if kind == "weight" and all(isinstance(x, Quantised) for x in found):
+        if kind == "weight" and all(isinstance(x, QuantizedParameter) for x in found):
             return stack([[x[e : e + 1] for x in found] for e in range(shape[0])])
         return found[0] if len(found) == 1 else functional.cat([plain(x) for x in found], 1)
 

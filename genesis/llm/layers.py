@@ -12,7 +12,7 @@ from genesis.compress import QuantizedTensor, quantize
 from genesis.llm.config import DecoderConfig
 from genesis.llm.weight_names import plain
 from genesis.tensor.tensor import Tensor
-from genesis.weights.quantised import Quantised, repack
+from genesis.weights.quantized import QuantizedParameter, repack
 
 
 class Linear(nn.Module):
@@ -144,7 +144,7 @@ def matrices(weight: Any, shape: tuple[int, int, int], take: Any) -> WeightPiece
 
 def _alike(weight: Any) -> Any:
     """What matrices have in common that can be packed together; None for those of floats."""
-    if not isinstance(weight, Quantised):
+    if not isinstance(weight, QuantizedParameter):
         return None
     order = weight.weights.order(weight.name)
     return weight.format, None if order is None else order.tobytes()

@@ -17,14 +17,14 @@ import numpy as np
 
 from genesis.llm.chat_template import ChatTemplate
 from genesis.llm.config import BadModel
-from genesis.llm.conversation import ASK, fitted
+from genesis.llm.context_overflow import ASK, fitted
 from genesis.llm.engine import Engine, Event, TokenLogprobs
 from genesis.llm.engine_thread import EngineThread, Mailbox, RequestFailed, Submitted
 from genesis.llm.executor import MemoryNeeds
 from genesis.llm.loading import Loaded, Settings, load
 from genesis.llm.sampling import SamplingParams
 from genesis.llm.structured import Grammars
-from genesis.weights.checkpoint import read_json
+from genesis.weights.checkpoint_reader import read_json
 
 Prompt = str | Sequence[int]
 

@@ -33,8 +33,8 @@ from genesis.llm.speculation import Draft, NGrams, Proposer
 from genesis.llm.tokenizer import Tokenizer
 from genesis.llm.weight_names import DecoderTensors
 from genesis.weights.array_cache import ArrayCache
-from genesis.weights.checkpoint import Weights, open_weights
-from genesis.weights.quantised import Quantised
+from genesis.weights.checkpoint_reader import Weights, open_weights
+from genesis.weights.quantized import QuantizedParameter
 
 POLICIES = {"lru": LRU, "heat": Heat, "cost": Cost, "learned": Learned}
 
@@ -104,7 +104,9 @@ class _Tensors:
         return self.weights.names()
 
     def read(self, name: str) -> Any:
-        return Quantised.of(self.weights, name) or genesis.from_numpy(self.weights.read(name))
+        return QuantizedParameter.of(self.weights, name) or genesis.from_numpy(
+            self.weights.read(name)
+        )
 
 
 def load(path: Path, settings: Settings) -> Loaded:

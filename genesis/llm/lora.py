@@ -18,7 +18,7 @@ from genesis.llm.config import BadModel, ConfigFields
 from genesis.llm.decoder import Decoder
 from genesis.llm.layers import Linear
 from genesis.llm.request import Busy
-from genesis.weights.checkpoint import Weights, open_weights, read_json
+from genesis.weights.checkpoint_reader import Weights, open_weights, read_json
 
 _WEIGHTS = "adapter_model.safetensors"
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from genesis.llm.gguf_vocabulary import SPACE, Vocabulary, library
 from genesis.serialization import BadFile
-from genesis.weights.checkpoint import read_json
+from genesis.weights.checkpoint_reader import read_json
 
 _NAMES = [f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")]
 #: What models call the text before, the text after, and the place between them.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from genesis import functional
 from genesis.llm.config import BadModel, DecoderConfig
 from genesis.weights.array_cache import ArrayCache
-from genesis.weights.quantised import Quantised, stacked
+from genesis.weights.quantized import QuantizedParameter, stacked
 
 Shape = tuple[int, ...]
 
@@ -27,7 +27,7 @@ class Files(Protocol):
         """All names."""
 
     def read(self, name: str) -> Any:
-        """The tensor of a name, or what is `Quantised`."""
+        """The tensor of a name, or a `QuantizedParameter`."""
 
 
 #: Our names of modules, and theirs; "name#k" is the k-th of the parts that were stored as one.
@@ -106,13 +106,13 @@ _LAYER = re.compile(r"layers\.(\d+)\.(.*)")
 
 def plain(value: Any) -> Any:
     """A tensor, be it quantised in the files or not."""
-    return value.dequantize() if isinstance(value, Quantised) else value
+    return value.dequantize() if isinstance(value, QuantizedParameter) else value
 
 
 def stack(matrices: Sequence[Sequence[Any]]) -> Any:
-    """Matrices (count, rows, columns) that lie in parts: a tensor, or what is `Quantised`."""
+    """Matrices (count, rows, columns) that lie in parts: a tensor, or a `QuantizedParameter`."""
     flat = [x for parts in matrices for x in parts]
-    if all(isinstance(x, Quantised) for x in flat) and (found := stacked(matrices)):
+    if all(isinstance(x, QuantizedParameter) for x in flat) and (found := stacked(matrices)):
         return found
     rows = [[plain(x).reshape(-1, x.shape[-1]) for x in parts] for parts in matrices]
     return functional.stack([functional.cat(parts, 0) for parts in rows])
@@ -246,7 +246,7 @@ class DecoderTensors:
             if self.config.family == "gpt_oss" and module == "experts.gate_up":
                 value = functional.cat([value[:, 0::2], value[:, 1::2]], 1)
             value = self._checked(name, value, shape)
-            quantised = isinstance(value, Quantised)
+            quantised = isinstance(value, QuantizedParameter)
             return stack([[value[e : e + 1]] for e in range(shape[0])]) if quantised else value
         folder = theirs.rsplit(".", 1)[0]
         mixtral = f"{folder}.0.w1.weight" in self.all

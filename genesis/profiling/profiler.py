@@ -168,7 +168,7 @@ class Profile:
 
     def save_trace(self, path: str | Path) -> None:
         """Write everything with its time as trace events, for ui.perfetto.dev or chrome://tracing."""
-        from genesis.profiling.trace import trace
+        from genesis.profiling.chrome_trace import trace
 
         Path(path).write_text(trace(self))
 

@@ -18,7 +18,7 @@ from genesis.llm.prefix_cache import Chain
 from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Meter, Tier
 from genesis.serve.metrics import Metrics
-from genesis.serve.models import ServedModel
+from genesis.serve.model_pool import ServedModel
 from genesis.serve.request_body import RequestBody, depth
 from genesis.serve.tool_calls import Delta, Parser, Schemas, answer_grammar, format_of, grammar
 

@@ -34,7 +34,7 @@ from genesis.serve.completions import completions
 from genesis.serve.errors import ApiError, explained
 from genesis.serve.limits import TIERS, Caps, Keys, Tier
 from genesis.serve.metrics import Metrics
-from genesis.serve.models import Models, Spec
+from genesis.serve.model_pool import Models, Spec
 from genesis.serve.request_body import RequestBody, parse
 from genesis.serve.responses import responses
 

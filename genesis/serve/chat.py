@@ -31,7 +31,7 @@ from genesis.serve.answers import (
     room,
 )
 from genesis.serve.errors import ApiError
-from genesis.serve.models import Models, ServedModel
+from genesis.serve.model_pool import Models, ServedModel
 from genesis.serve.request_body import RequestBody, params_of, sampling
 
 Json = dict[str, Any]

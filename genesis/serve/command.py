@@ -19,7 +19,7 @@ from genesis.llm.loading import Settings
 from genesis.serve.app import Server, ServerOptions
 from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Tier
-from genesis.serve.models import ServedModel, Spec
+from genesis.serve.model_pool import ServedModel, Spec
 
 _SETTINGS = {field.name for field in fields(Settings)}
 _SPEC = ("name", "path", "aliases", "adapters", "pinned")

@@ -34,7 +34,7 @@ from genesis.serve.chat import (
     wants_usage,
 )
 from genesis.serve.errors import ApiError
-from genesis.serve.models import Models, ServedModel
+from genesis.serve.model_pool import Models, ServedModel
 from genesis.serve.request_body import RequestBody, params_of, sampling
 
 Prompt = str | list[int]

@@ -14,7 +14,7 @@ from genesis.llm.tokenizer import Tokenizer
 from genesis.serve.answers import Asked, aside, prompt_of
 from genesis.serve.chat import Json, message_of
 from genesis.serve.errors import ApiError
-from genesis.serve.models import Models, ServedModel
+from genesis.serve.model_pool import Models, ServedModel
 from genesis.serve.request_body import RequestBody
 
 Array = np.ndarray[Any, Any]

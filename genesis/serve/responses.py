@@ -9,7 +9,7 @@ from typing import Any
 
 from genesis.serve.answers import Answers, Asked, ask
 from genesis.serve.chat import Json, conversation, message_of, schema_of, tools_of
-from genesis.serve.models import Models
+from genesis.serve.model_pool import Models
 from genesis.serve.request_body import RequestBody
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from genesis import ndarray as nd
 from genesis.functional.error_messages import called, worded
-from genesis.functional.no_gradient import unrelated
+from genesis.functional.zero_gradient import unrelated
 from genesis.ir.dtype import (
     DType,
     as_dtype,

@@ -36,7 +36,7 @@ from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import Changes, Extended, Recorder, thread
 from genesis.ndarray.ops.indexing import setitem
-from genesis.ndarray.ops.number_room import nearest
+from genesis.ndarray.ops.scalar_overflow import nearest
 from genesis.ndarray.tracing.python_objects import opaque
 from genesis.tensor.assigned_data import TEMPORARY, are_own
 from genesis.tensor.conversion_and_fill import Contents

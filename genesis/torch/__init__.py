@@ -19,7 +19,7 @@ from genesis.torch.device import register as _register_device
 from genesis.torch.distributed import register as _register_collectives
 
 if TYPE_CHECKING:
-    from genesis.torch.comparison import check
+    from genesis.torch.compare_with_eager import check
     from genesis.torch.explanation import explain
     from genesis.torch.exported import from_torch
 
@@ -35,7 +35,7 @@ if not entry_points(group="torch_dynamo_backends", name="genesis"):
 
 #: What is loaded when it is asked for. A module of the same name would take its place.
 _LATER = {
-    "check": "genesis.torch.comparison",
+    "check": "genesis.torch.compare_with_eager",
     "explain": "genesis.torch.explanation",
     "from_torch": "genesis.torch.exported",
 }

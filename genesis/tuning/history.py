@@ -15,7 +15,7 @@ from typing import Any
 
 from genesis.compiler.tuning_records import BadRecords, read_bounded
 from genesis.content_store import default, locked, replace_file
-from genesis.tuning.search import Samples
+from genesis.tuning.schedule_search import Samples
 
 #: Measurements that are kept for a chip.
 LATEST = 2048

@@ -17,7 +17,7 @@ from genesis.profiling.machine import Machine, this_machine
 from genesis.tuning.history import add_samples, load_samples
 from genesis.tuning.jobs import TuningJob, jobs
 from genesis.tuning.measure import KernelBench
-from genesis.tuning.search import ScheduleSearch
+from genesis.tuning.schedule_search import ScheduleSearch
 
 #: Parts of the time too small to be worth anything.
 LEAST_SHARE = 0.005

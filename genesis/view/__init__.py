@@ -5,6 +5,6 @@ writes down graphs and what rules did to them, `tensorboard.py` reads curves of 
 `page.html` shows all of it, `text.py` in a terminal.
 """
 
-from genesis.view.script_run import Recording, record
+from genesis.view.script_run import ScriptRun, record
 
-__all__ = ["Recording", "record"]
+__all__ = ["ScriptRun", "record"]

@@ -10,12 +10,12 @@ from gzip import compress
 from pathlib import Path
 from typing import Any
 
-from genesis.view.script_run import Recording
+from genesis.view.script_run import ScriptRun
 
 _PLACE = "@DATA@"
 
 
-def page(found: Recording) -> str:
+def page(found: ScriptRun) -> str:
     """The text of the file. Code repeats itself, so the data is compressed."""
     data = json.dumps(_finite(asdict(found)), separators=(",", ":"), allow_nan=False)
     packed = b64encode(compress(data.encode(), 6, mtime=0)).decode()

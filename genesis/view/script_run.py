@@ -28,7 +28,7 @@ PROGRAMS, MOMENTS, POINTS = 200, 20_000, 2_000
 
 
 @dataclass
-class Recording:
+class ScriptRun:
     """What was seen, as plain data: `genesis/view/page.html` and `text.py` read the same."""
 
     script: str
@@ -46,7 +46,7 @@ class Recording:
     roofline: str  #: a picture as SVG; empty if nothing ran on the CPU
 
 
-def record(script: str, arguments: Sequence[str] = (), runs: str | None = None) -> Recording:
+def record(script: str, arguments: Sequence[str] = (), runs: str | None = None) -> ScriptRun:
     """Run a script as Python would, to its end, and write down what was seen.
 
     `runs` is a folder with TensorBoard's event files of others to show beside it.
@@ -72,7 +72,7 @@ def _compiling_all() -> Iterator[None]:
 
 def written(
     profile: Profile, script: str, status: int, runs: dict[str, Curve] | None = None
-) -> Recording:
+) -> ScriptRun:
     """A profile as a recording."""
     codes: dict[str, int] = {}
     programs = profile.programs()
@@ -80,7 +80,7 @@ def written(
     machine = this_machine() if on_cpu else None
     shown = [_program(p, codes, machine) for p in programs[:PROGRAMS]]
     timeline, missed, threads = _timeline(profile)
-    return Recording(
+    return ScriptRun(
         script,
         status,
         profile.seconds,

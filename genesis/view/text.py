@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from genesis.profiling.table import aligned, duration, places
-from genesis.view.script_run import Recording
+from genesis.view.script_run import ScriptRun
 from genesis.view.tensorboard import Curve
 
 #: Characters of a curve, and rules of a stage that are named.
@@ -16,12 +16,12 @@ WIDTH, RULES = 60, 8
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def text(found: Recording) -> str:
+def text(found: ScriptRun) -> str:
     """The whole text: an overview, then program by program."""
     return "\n".join(_lines(found))
 
 
-def _lines(found: Recording) -> Iterator[str]:
+def _lines(found: ScriptRun) -> Iterator[str]:
     yield f"{found.script}: {duration(found.seconds)}, exit status {found.status}"
     yield ""
     head = ("program", "calls", "time", "nodes", "kernels", "memory", "proven")

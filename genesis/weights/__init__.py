@@ -4,7 +4,7 @@
 file is executed, and what it says of itself is checked before it is used.
 """
 
-from genesis.weights.checkpoint import Weights, open_weights, read_json
+from genesis.weights.checkpoint_reader import Weights, open_weights, read_json
 from genesis.weights.convert import convert
 from genesis.weights.gguf import GGUFFile, write_gguf
 from genesis.weights.gguf_encode import encode

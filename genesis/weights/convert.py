@@ -12,7 +12,7 @@ from genesis.content_store import replacing
 from genesis.ndarray import from_numpy
 from genesis.serialization import require_place, save
 from genesis.tensor.tensor import Tensor
-from genesis.weights.checkpoint import open_weights
+from genesis.weights.checkpoint_reader import open_weights
 
 TARGETS = (".safetensors", ".npz")
 

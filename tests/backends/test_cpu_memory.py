@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from genesis.backends.base import OutOfMemory
 from genesis.backends.cpu.runtime import memory, numa
 from genesis.ir import dtype as dt
 
@@ -102,7 +103,7 @@ def test_cache_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("nbytes", (1 << 60, 1 << 56, 1 << 70))
 def test_out_of_memory_names_the_sizes(nbytes: int) -> None:
     keep = memory.allocate(3 << 20)
-    with pytest.raises(memory.OutOfMemory) as caught:
+    with pytest.raises(OutOfMemory) as caught:
         memory.allocate(nbytes)
     live = memory.stats().live_bytes
     assert str(nbytes) in str(caught.value) and str(live) in str(caught.value)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from genesis.backends.base import OutOfMemory
 from genesis.backends.cpu.compile import compile_object, load
 from genesis.backends.cpu.runtime import memory, runtime
 from genesis.backends.cpu.runtime.runtime import NativeLaunch, pack_program
@@ -267,7 +268,7 @@ def test_scratch_that_cannot_be_had_runs_nothing() -> None:
     out = np.zeros(4, np.int64)
     program = pack_program([launch("affine", 0, 1, 1, 1)], 1 << 60)
     frame = array("Q", [out.ctypes.data, 4])
-    with pytest.raises(memory.OutOfMemory, match=str(1 << 60)):
+    with pytest.raises(OutOfMemory, match=str(1 << 60)):
         runtime.get().run(program.pointer, frame.buffer_info()[0], 2)
     assert not out.any()
     assert run_one("scratch", 9, 9, 100, 0, 2, scratch=800).tolist() == [1] * 9

@@ -24,6 +24,7 @@ from genesis.backends.base import (
     Host,
     Launch,
     Operand,
+    OutOfMemory,
     Repeat,
     Turn,
 )
@@ -34,7 +35,7 @@ from genesis.backends.gpu.runtime import arena as arena_module
 from genesis.backends.gpu.runtime import nvidia, program
 from genesis.backends.gpu.runtime.arena import Arena
 from genesis.backends.gpu.runtime.driver import DriverError, GPUDevice, uninterrupted
-from genesis.backends.gpu.runtime.memory import MemoryPool, OutOfMemory, rounded
+from genesis.backends.gpu.runtime.memory import MemoryPool, rounded
 from genesis.backends.gpu.runtime.transfer import CHUNK, CHUNKS, WORDS
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32, int64, uint8

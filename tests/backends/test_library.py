@@ -18,7 +18,7 @@ import genesis
 from genesis import backends
 from genesis import ndarray as nd
 from genesis.backends.base import Launch
-from genesis.backends.cpu.library import NATIVE_CALLS, merge, select, sort
+from genesis.backends.cpu.library import NATIVE_CALLS, merge_sort, select, sort
 from genesis.backends.cpu.runtime import runtime
 from genesis.compiler import compile_graph
 from genesis.compiler.compile import program_key
@@ -144,7 +144,7 @@ def test_all_dtypes(rng: np.random.Generator, name: str, threads: None) -> None:
 
 LENGTHS = [
     0, 1, 2, 33, 500,
-    *(edge + d for edge in (merge.RUN, select.FEW, merge.MANY) for d in (-1, 0, 1)),
+    *(edge + d for edge in (merge_sort.RUN, select.FEW, merge_sort.MANY) for d in (-1, 0, 1)),
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from genesis.backends.cpu.chip import CPU, host
 from genesis.compiler.cpu import PASSES as OF_CPU
 from genesis.compiler.passes import GraphPass, Rule
 from genesis.compiler.schedule.steps.queries import points
-from genesis.compiler.schedule.steps.tile import sink
+from genesis.compiler.schedule.steps.loop_transforms import sink
 
 passed, scheduled = [], []
 

@@ -34,8 +34,7 @@ from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.contraction_operands import operands
 from genesis.compiler.schedule.cpu.contraction.contraction import contract
 from genesis.compiler.schedule.steps.join_axes import flatten, merge_axes
-from genesis.compiler.schedule.steps.split_axes import split_axes
-from genesis.compiler.schedule.steps.tile import (
+from genesis.compiler.schedule.steps.loop_transforms import (
     interchange,
     sink,
     split_grid,
@@ -44,6 +43,7 @@ from genesis.compiler.schedule.steps.tile import (
     unroll_grid,
     unroll_single,
 )
+from genesis.compiler.schedule.steps.split_axes import split_axes
 from genesis.compiler.schedule.steps.vectorise import innermost, vectorise
 from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops

@@ -52,7 +52,7 @@ from genesis.tuning import history, tuner
 from genesis.tuning.cost_model import CostModel
 from genesis.tuning.jobs import TuningJob, jobs
 from genesis.tuning.measure import Candidate, KernelBench, WrongResult, agree, wins
-from genesis.tuning.search import ScheduleSearch
+from genesis.tuning.schedule_search import ScheduleSearch
 from tests.compiler.test_schedule import run
 from tests.ndarray.test_pooling import graph
 
@@ -473,7 +473,7 @@ class NoCode:
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second of a search is a look at the clock: slow machines search as far as others."""
     looks = count()
-    monkeypatch.setattr("genesis.tuning.search.monotonic", lambda: next(looks))
+    monkeypatch.setattr("genesis.tuning.schedule_search.monotonic", lambda: next(looks))
 
 
 def search(truth: Callable[[Decisions], float], noise: float = 0.0, seconds: float = 60) -> Any:

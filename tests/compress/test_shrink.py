@@ -11,7 +11,7 @@ import pytest
 import genesis
 from genesis import nn
 from genesis.cli import main
-from genesis.compress.dataflow import fold_
+from genesis.compress.fold_norms import fold_
 from genesis.compress.recipe import (
     PRESETS,
     Preset,

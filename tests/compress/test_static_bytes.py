@@ -10,7 +10,7 @@ import pytest
 
 import genesis
 from genesis import functional, nn
-from genesis.compress.dataflow import fold_
+from genesis.compress.fold_norms import fold_
 from genesis.compress.int8_products import as_bytes, packed, sums
 from genesis.compress.static import (
     Int8Conv2d,

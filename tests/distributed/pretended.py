@@ -20,8 +20,8 @@ from genesis.distributed.mesh import Mesh
 from genesis.ir.numpy_library.collectives import DEFINITIONS, PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape
 from genesis.ndarray.tracing import recording
-from genesis.ndarray.tracing.sharded import Divided
-from genesis.ndarray.tracing.sharded import divide as divided_graph
+from genesis.ndarray.tracing.partitioned_recording import Divided
+from genesis.ndarray.tracing.partitioned_recording import divide as divided_graph
 
 T = TypeVar("T")
 

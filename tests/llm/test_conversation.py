@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genesis.llm import LLM, Refused
-from genesis.llm.conversation import fitted
+from genesis.llm.context_overflow import fitted
 
 SYSTEM = {"role": "system", "content": "be brief"}
 TALK = [

@@ -19,7 +19,7 @@ from genesis.llm.decoder import Decoder
 from genesis.llm.layers import Linear
 from genesis.llm.loading import Settings, decoder_of
 from genesis.weights import open_weights
-from genesis.weights import quantised as quantised_weights
+from genesis.weights import quantized as quantized_weights
 from genesis.weights.gguf import GGUFFile, write_gguf
 from genesis.weights.gguf_encode import Encoded, encode
 from genesis.weights.gguf_types import BY_NAME
@@ -285,7 +285,7 @@ def test_the_second_start_maps_what_the_first_one_packed(
         return {name: x.numpy().copy() for name, x in found if name.endswith("values")}
 
     first = values()
-    monkeypatch.setattr(quantised_weights, "_fill", lambda *_: pytest.fail("packed again"))
+    monkeypatch.setattr(quantized_weights, "_fill", lambda *_: pytest.fail("packed again"))
     for name, x in values().items():
         np.testing.assert_array_equal(x, first[name])
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import genesis
 from genesis import ndarray as nd
-from genesis.ndarray.core.integer_ranges import span
+from genesis.ndarray.core.integer_ranges import range_of
 from genesis.ndarray.core.value import CaptureError
 
 # ---- reading and writing like NumPy
@@ -303,19 +303,19 @@ def test_nothing_is_written_when_a_check_fails() -> None:
 def test_positions_in_range_by_construction_need_no_check() -> None:
     n = nd.array(5)
     x = nd.random.integers(0, 9, (3, 5))
-    assert span((nd.arange(7) * 3 - 2).value) == (-2, 16)
-    assert span(nd.clip(x.realize(), -2, 3).value) == (-2, 3)
-    assert span(nd.argmax(x, 1).value) == (0, 4)
-    assert span(nd.random.integers(2, 6, (3,)).value) == (2, 5)
-    assert span((x % 4).value) == (0, 3)
-    assert span(nd.where(x > 2, 1, 8).value) == (1, 8)
-    assert span((x > 2).astype("int32").value) == (0, 1)
-    assert span((nd.arange(4) * 2**62).value) is None  # it may wrap around
+    assert range_of((nd.arange(7) * 3 - 2).value) == (-2, 16)
+    assert range_of(nd.clip(x.realize(), -2, 3).value) == (-2, 3)
+    assert range_of(nd.argmax(x, 1).value) == (0, 4)
+    assert range_of(nd.random.integers(2, 6, (3,)).value) == (2, 5)
+    assert range_of((x % 4).value) == (0, 3)
+    assert range_of(nd.where(x > 2, 1, 8).value) == (1, 8)
+    assert range_of((x > 2).astype("int32").value) == (0, 1)
+    assert range_of((nd.arange(4) * 2**62).value) is None  # it may wrap around
     deep = x.realize()
     for _ in range(100):
         deep = deep + nd.where(deep > 2, 1, 2)
-    assert span(nd.clip(deep, -2, 3).value) == (-2, 3)  # however it is made
-    assert span(n.value) is None and span((x + 1).value) is None
+    assert range_of(nd.clip(deep, -2, 3).value) == (-2, 3)  # however it is made
+    assert range_of(n.value) is None and range_of((x + 1).value) is None
     table = nd.arange(5).realize()
     programs = nd.statistics().runs
     table[nd.argmax(nd.ones((2, 5)) * 2, 1)].realize()

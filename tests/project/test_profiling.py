@@ -381,7 +381,7 @@ def test_a_program_from_disk_says_as_much(tmp_path: Path) -> None:
 
 
 def trace_of(p: Profile, path: Path | None = None) -> str:
-    from genesis.profiling.trace import trace
+    from genesis.profiling.chrome_trace import trace
 
     if path is None:
         return trace(p)

@@ -23,7 +23,7 @@ import genesis.torch
 from genesis.torch.compile.backend import GraphKind
 from genesis.torch.compile.backend import genesis as backend
 from genesis.torch.compile.executable import BoxedGraph
-from genesis.torch.compile.partition import merge_equal
+from genesis.torch.compile.joint_graph import merge_equal
 
 #: What PyTorch does not offer before: a cache for graphs of other compilers, checks that stay.
 of_2_13 = pytest.mark.skipif(

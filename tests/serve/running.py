@@ -14,7 +14,7 @@ import uvicorn
 from safetensors.numpy import save_file
 
 from genesis.serve.app import Server, ServerOptions
-from genesis.serve.models import Spec
+from genesis.serve.model_pool import Spec
 from tests.llm.tiny_tokenizer import save_tokenizer
 
 #: What is not the official client: one for all, since making one reads all certificates.

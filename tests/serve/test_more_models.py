@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 from genesis.llm import LLM
-from genesis.serve.models import Spec
+from genesis.serve.model_pool import Spec
 from tests.serve.running import HTTP, Running, tiny
 
 pytestmark = pytest.mark.slow  # two more models to compile

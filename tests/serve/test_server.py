@@ -16,7 +16,7 @@ import pytest
 
 from genesis.serve.app import Server, ServerOptions
 from genesis.serve.limits import Bucket, Caps, Keys
-from genesis.serve.models import Spec
+from genesis.serve.model_pool import Spec
 from tests.serve.running import HTTP, Running, tiny
 
 MESSAGES = [{"role": "user", "content": "the cat"}]

@@ -16,7 +16,7 @@ from genesis.llm.step_time import StepSize, StepTime
 from genesis.serve.app import ServerOptions
 from genesis.serve.limits import TIERS
 from genesis.serve.load_generator import Target, measure
-from genesis.serve.models import predicted_wait
+from genesis.serve.model_pool import predicted_wait
 from genesis.serve.simulate import Arrival, Replica, SimulationResult, System, read, recorded, run
 from tests.serve.running import Running, tiny
 

@@ -11,7 +11,7 @@ import pytest
 from genesis import memory
 from genesis.cli import main
 from genesis.profiling import Machine, machine
-from genesis.view import Recording, record
+from genesis.view import ScriptRun, record
 from genesis.view.page import page
 from genesis.view.tensorboard import read_runs
 from genesis.view.text import text
@@ -46,7 +46,7 @@ def roof() -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+def found(tmp_path_factory: pytest.TempPathFactory) -> ScriptRun:
     path = tmp_path_factory.mktemp("view") / "script.py"
     path.write_text(SCRIPT)
     return record(str(path), ["3"])
@@ -56,7 +56,7 @@ def line(content: str) -> int:
     return SCRIPT.splitlines().index(content) + 1
 
 
-def test_what_ran_is_written_down(found: Recording) -> None:
+def test_what_ran_is_written_down(found: ScriptRun) -> None:
     assert found.status == 3
     step = max(found.programs, key=lambda p: p["calls"])
     assert step["calls"] >= 3 and step["proven"] and step["kernels"]
@@ -80,7 +80,7 @@ def test_what_ran_is_written_down(found: Recording) -> None:
     assert any(call["name"] for p in found.programs for call in p["library"])
 
 
-def test_rules_say_what_they_did(found: Recording) -> None:
+def test_rules_say_what_they_did(found: ScriptRun) -> None:
     rules = [r for p in found.programs for s in p["stages"] for r in s["rules"]]
     twice = [r for r in rules if r["name"] == "reshape twice"]
     assert twice and twice[0]["count"] >= 1
@@ -92,14 +92,14 @@ def test_rules_say_what_they_did(found: Recording) -> None:
     )
 
 
-def test_numbers_that_were_read_are_curves(found: Recording) -> None:
+def test_numbers_that_were_read_are_curves(found: ScriptRun) -> None:
     (name,) = found.curves
     assert name.endswith(f"script.py:{line('    print(loss.item())  # the curve')}")
     values = [y for _, y in found.curves[name]]
     assert len(values) == 4 and values == sorted(values, reverse=True)
 
 
-def test_memory_and_timeline(found: Recording) -> None:
+def test_memory_and_timeline(found: ScriptRun) -> None:
     assert max(y for _, y in found.memory) >= 4_000_000
     assert all(0 <= start and start + took <= found.seconds for *_, start, took in found.timeline)
     assert {"program", "kernel", "realise", "compile"} <= {kind for kind, *_ in found.timeline}
@@ -115,18 +115,18 @@ def test_no_memory_is_kept(tmp_path: Path) -> None:
     assert found.programs and memory.stats().live_bytes - before < 1_000_000
 
 
-def test_the_cache_is_used_again_afterwards(found: Recording) -> None:
+def test_the_cache_is_used_again_afterwards(found: ScriptRun) -> None:
     assert os.environ.get("GENESIS_CACHE") != "off"
 
 
-def test_text(found: Recording) -> None:
+def test_text(found: ScriptRun) -> None:
     lines = text(found).splitlines()
     assert "exit status 3" in lines[0]
     assert any("by reshape twice" in x or ", reshape twice" in x for x in lines)
     assert any("of the roof" in x for x in lines) and any("proven (" in x for x in lines)
 
 
-def test_the_page_is_one_file_for_itself(found: Recording) -> None:
+def test_the_page_is_one_file_for_itself(found: ScriptRun) -> None:
     content = page(found)
     for word in ("http://", "https://", "//cdn", "innerHTML", "outerHTML", "document.write"):
         assert word not in content

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from genesis.view import Recording
+from genesis.view import ScriptRun
 from genesis.view.page import page
 from tests.view.test_view import found, roof  # noqa: F401 - fixtures
 
@@ -34,7 +34,7 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-def opened(browser: Any, recording: Recording, folder: Path) -> Any:
+def opened(browser: Any, recording: ScriptRun, folder: Path) -> Any:
     """The page; what it complains of, and what it wants from elsewhere, is in `complaints`."""
     path = folder / "page.html"
     path.write_text(page(recording))
@@ -68,7 +68,7 @@ def drawn(tab: Any, canvas: str, name: str = "drawn") -> int:
     return int(tab.locator(canvas).get_attribute(f"data-{name}"))
 
 
-def test_all_of_it(browser: Any, found: Recording, tmp_path: Path) -> None:  # noqa: F811
+def test_all_of_it(browser: Any, found: ScriptRun, tmp_path: Path) -> None:  # noqa: F811
     curves = {**found.curves, HOSTILE: [(0.0, 1.0), (0.5, float("nan")), (1.0, 2.0)]}
     runs = {"one: loss": [(0, 3.0), (100, 1.0)]}
     simplified = [any(s["rules"] for s in p["stages"]) for p in found.programs]
@@ -130,7 +130,7 @@ def test_all_of_it(browser: Any, found: Recording, tmp_path: Path) -> None:  # n
     tab.close()
 
 
-def test_five_thousand_nodes(browser: Any, found: Recording, tmp_path: Path) -> None:  # noqa: F811
+def test_five_thousand_nodes(browser: Any, found: ScriptRun, tmp_path: Path) -> None:  # noqa: F811
     """They are laid out, walked through and searched; what is not seen is not drawn."""
     many = 5000
     nodes: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ import torch
 
 from genesis.compress import FORMATS
 from genesis.serialization import BadFile
-from genesis.weights.checkpoint import Weights, open_weights
+from genesis.weights.checkpoint_reader import Weights, open_weights
 from genesis.weights.gguf import write_gguf
 from genesis.weights.gguf_encode import encode
 from tests.hostile import damaged

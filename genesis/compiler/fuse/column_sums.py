@@ -1,4 +1,4 @@
-"""Totals: sums down the columns of what a kernel goes through row by row anyway.
+"""Column sums: sums down the columns of what a kernel goes through row by row anyway.
 
 The gradient of a norm goes through the rows of its input and of the gradient it is given; those of
 its weight and its bias are sums of the same over all rows. In a kernel of their own they would read

@@ -1,4 +1,4 @@
-"""Streaming: a softmax that is only summed against values never needs to exist.
+"""Online softmax: a softmax that is only summed against values never needs to exist.
 
 ``softmax(scores) @ values`` can be computed in one pass over the keys by carrying the greatest
 score so far, the total of the weights and the weighted sum, rescaled whenever a greater score

@@ -1,4 +1,4 @@
-"""Recognise: groups that differ only in what they read are lowered once.
+"""Dedupe: groups that differ only in what they read are lowered once.
 
 The layers of a network are one computation on different arrays. So a group is made *anonymous*: the
 stored values, inputs and scalars it reads become leaves numbered in the order they are met. Nodes

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from genesis.compiler.partition.axis_pass import AxisPass
 from genesis.compiler.partition.buckets import bucketed
-from genesis.compiler.partition.mesh_axis import AxisPass
 from genesis.compiler.partition.regather import regathered
 from genesis.compiler.partition.resharding import elements
 from genesis.compiler.partition.rules import is_constraint

@@ -25,7 +25,7 @@ from genesis.ir.ops import Op
 from genesis.ir.size import Dim, evaluate
 
 if TYPE_CHECKING:
-    from genesis.compiler.partition.mesh_axis import AxisPass
+    from genesis.compiler.partition.axis_pass import AxisPass
 
 
 class ShardedForm(NamedTuple):

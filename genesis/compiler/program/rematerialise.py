@@ -1,4 +1,4 @@
-"""Recompute: stay within a budget of memory by computing values again instead of keeping them.
+"""Rematerialisation: stay within a memory budget by computing values again, not keeping them.
 
 A training step computes activations early and needs them again late, in reverse order. A value
 that is dropped after its early uses makes room meanwhile; before its first late use the task that

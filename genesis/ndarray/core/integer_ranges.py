@@ -1,4 +1,4 @@
-"""Spans: which integers a value can hold, as far as the way it is made tells.
+"""Ranges: which integers a value can hold, as far as the way it is made tells.
 
 Interval arithmetic over the pending graph. Counts, clamps, remainders and positions of maxima are
 in range by construction, and so need no check when they are used as an index.
@@ -15,29 +15,29 @@ from genesis.ir.node import LibraryCall
 from genesis.ir.size import bounds
 from genesis.ndarray.core.value import Value
 
-Span = tuple[int, int]  # the least and the greatest integer
+Range = tuple[int, int]  # the least and the greatest integer
 
 #: Values that are looked at before giving up.
 DEEP = 64
 
 
-def span(value: Value, known: Mapping[Value, Span] = MappingProxyType({})) -> Span | None:
+def range_of(value: Value, known: Mapping[Value, Range] = MappingProxyType({})) -> Range | None:
     """The least and the greatest integer a value can hold, where its making tells.
 
     Those of some that it is made of may be `known`.
     """
-    memo: dict[Value, Span | None] = {**known}
+    memo: dict[Value, Range | None] = {**known}
     budget = [DEEP]
-    return _span(value, memo, budget)
+    return _range_of(value, memo, budget)
 
 
-def _span(v: Value, memo: dict[Value, Span | None], budget: list[int]) -> Span | None:
+def _range_of(v: Value, memo: dict[Value, Range | None], budget: list[int]) -> Range | None:
     if v not in memo:
         budget[0] -= 1
         memo[v] = None
         if v.memory is None and budget[0] > 0:
             # The last first: a bound is known however deep lies what it bounds.
-            inputs = [_span(i, memo, budget) for i in reversed(_followed(v))][::-1]
+            inputs = [_range_of(i, memo, budget) for i in reversed(_followed(v))][::-1]
             memo[v] = _fits(v, _rule(v, inputs))
     return memo[v]
 
@@ -56,7 +56,7 @@ def _followed(v: Value) -> tuple[Value, ...]:
 _SAME = (ops.CAST, ops.AMAX, ops.AMIN)
 
 
-def _rule(v: Value, inputs: Sequence[Span | None]) -> Span | None:
+def _rule(v: Value, inputs: Sequence[Range | None]) -> Range | None:
     if v.dtype is bool_:
         return 0, 1
     if v.op in (ops.CONST, ops.SCALAR) and v.dtype.is_integer:
@@ -90,14 +90,14 @@ def _rule(v: Value, inputs: Sequence[Span | None]) -> Span | None:
     return min(a, c), max(b, d)  # one or the other
 
 
-def _call(call: LibraryCall, item: int) -> Span | None:
+def _call(call: LibraryCall, item: int) -> Range | None:
     """The second result of sorting operations are positions in the last axis of what they sort."""
     if not call.name.startswith("sorting.") or item != 1:
         return None
     return 0, max(0, bounds(call.operands[0][1][-1])[1] - 1)
 
 
-def _clamp(v: Value, inputs: Sequence[Span | None]) -> Span | None:
+def _clamp(v: Value, inputs: Sequence[Range | None]) -> Range | None:
     """A side that one operand alone decides."""
     if not v.dtype.is_integer:
         return None
@@ -110,7 +110,7 @@ def _clamp(v: Value, inputs: Sequence[Span | None]) -> Span | None:
     return (0, d - 1) if c > 0 else None
 
 
-def _fits(v: Value, found: Span | None) -> Span | None:
+def _fits(v: Value, found: Range | None) -> Range | None:
     """A range is only known where the type does not wrap around."""
     if found is None or (
         v.dtype.is_integer and v.dtype.min <= found[0] and found[1] <= v.dtype.max

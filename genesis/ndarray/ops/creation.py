@@ -34,7 +34,7 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.ops.elementwise import astype
 from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.movement import as_shape
-from genesis.ndarray.ops.number_room import fitting
+from genesis.ndarray.ops.scalar_overflow import fitting
 from genesis.ndarray.ops.special.formula import Term
 
 ShapeLike = Dim | Sequence[Dim]

@@ -38,7 +38,7 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise, kind_ran
 from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops.function_families import variant
-from genesis.ndarray.ops.number_room import fitting
+from genesis.ndarray.ops.scalar_overflow import fitting
 
 Operand = NDArray | Number | Size
 Unary = Callable[[Operand], NDArray]

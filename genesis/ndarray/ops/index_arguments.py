@@ -19,7 +19,7 @@ from genesis.ir.node import topological
 from genesis.ir.size import Dim, Size, bounds, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.index_checks import from_start, require
-from genesis.ndarray.core.integer_ranges import Span, span
+from genesis.ndarray.core.integer_ranges import Range, range_of
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.realisation import backend_of, realize_values
@@ -31,7 +31,7 @@ SHORT = 1 << 15
 #: Least and greatest numbers for which it is known whether a check passes.
 MOST = 1 << 8
 
-_spans: WeakKeyDictionary[Value, Span] = WeakKeyDictionary()
+_ranges: WeakKeyDictionary[Value, Range] = WeakKeyDictionary()
 
 
 def positions(name: str, index: Any, extent: Dim, axis: int, device: str) -> Value:
@@ -44,7 +44,7 @@ def positions(name: str, index: Any, extent: Dim, axis: int, device: str) -> Val
     if not index.dtype.is_integer:
         raise TypeError(f"{name}: positions must be integers, not {index.dtype}")
     value = index.value
-    known = None if value.memory is not None else span(value)
+    known = None if value.memory is not None else range_of(value)
     least = bounds(extent)[0]
     inside = known is not None and -least <= known[0] and known[1] < least
     inside = inside or (type(value) is Checked and value.extent == extent)
@@ -65,7 +65,7 @@ def counted(name: str, index: NDArray, extent: Dim, axis: int) -> NDArray:
         return index
     if check_now(name, value, extent, from_start(axis)):
         return index
-    known = span(value)
+    known = range_of(value)
     if known is not None and known[0] >= 0:
         return index
     return wrap(Checked(value, name, extent, from_start(axis)))
@@ -100,7 +100,7 @@ def check_now(name: str, value: Value, extent: Dim, axis: int) -> bool:
     if thread.recorder is not None or isinstance(extent, Size):
         return False
     found = None
-    for found in spans_in_memory(value):
+    for found in ranges_in_memory(value):
         if inside(found, extent, axis):
             return True
     if found is None:
@@ -111,7 +111,7 @@ def check_now(name: str, value: Value, extent: Dim, axis: int) -> bool:
     return True
 
 
-def spans_in_memory(value: Value) -> Iterator[Span]:
+def ranges_in_memory(value: Value) -> Iterator[Range]:
     """The least and the greatest of integers that lie in memory: bounds, and then exactly.
 
     All rows of a table of indices, as they come one by one, are in range if the table is.
@@ -119,11 +119,11 @@ def spans_in_memory(value: Value) -> Iterator[Span]:
     base = _base(value)
     if base is not None:
         if base is not value and _is_steady(base) and product(base.shape) <= SHORT:
-            yield _span_of(base)
-        yield _span_of(value)
+            yield _range_in_memory(base)
+        yield _range_in_memory(value)
 
 
-def inside(found: Span, extent: int, axis: int) -> bool:
+def inside(found: Range, extent: int, axis: int) -> bool:
     """Whether a check, as `Checked` has it, passes."""
     return found[1] < extent and found[0] >= (0 if axis <= from_start(0) else -extent)
 
@@ -157,11 +157,11 @@ class KnownChecks:
 
     def _passes(self, number: int, inputs: Sequence[Value]) -> bool:
         check, below = self._checks[number]
-        for spans in zip(*[spans_in_memory(inputs[k]) for k in below], strict=False):
+        for spans in zip(*[ranges_in_memory(inputs[k]) for k in below], strict=False):
             passed = self._passed.get((number, spans))
             if passed is None:
                 known = dict(zip([self._inputs[k] for k in below], spans, strict=True))
-                found = span(check.inputs[0], known)
+                found = range_of(check.inputs[0], known)
                 passed = found is not None and inside(found, check.extent, check.axis)  # type: ignore[arg-type]
                 if len(self._passed) >= MOST:
                     self._passed.clear()
@@ -183,9 +183,9 @@ def is_readable(value: Value) -> bool:
     return thread.recorder is None and _base(value) is not None
 
 
-def _span_of(value: Value) -> Span:
+def _range_in_memory(value: Value) -> Range:
     """The least and the greatest of integers that lie in memory."""
-    found = _spans.get(value)
+    found = _ranges.get(value)
     if found is not None:
         return found
     if product(value.shape) <= SHORT:
@@ -197,7 +197,7 @@ def _span_of(value: Value) -> Span:
         realize_values(ends)
         found = int(_contents(ends[0])), int(_contents(ends[1]))
     if _is_steady(value):
-        _spans[value] = found
+        _ranges[value] = found
     return found
 
 

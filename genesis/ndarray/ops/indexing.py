@@ -25,7 +25,7 @@ from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.index_arguments import positions
-from genesis.ndarray.ops.number_room import fitting
+from genesis.ndarray.ops.scalar_overflow import fitting
 
 #: Where a block starts along an axis; None: it takes all of it.
 Start = Dim | Value | None

@@ -22,7 +22,7 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.storage import ViewStep, may_alias
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops.elementwise import common_dtype
-from genesis.ndarray.ops.number_room import fitting
+from genesis.ndarray.ops.scalar_overflow import fitting
 
 
 def normal_axis(name: str, axis: int, rank: int) -> int:

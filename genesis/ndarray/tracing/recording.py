@@ -39,10 +39,10 @@ from genesis.ndarray.core.value import (
 from genesis.ndarray.tracing.call import CallArguments
 from genesis.ndarray.tracing.guards import Guards, Sources, nothing, weakly
 from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Key, aging
-from genesis.ndarray.tracing.moving import Located, Masked, moving
+from genesis.ndarray.tracing.moving_arrays import Located, Masked, moving
+from genesis.ndarray.tracing.partitioned_recording import Wishes, agree, divide
 from genesis.ndarray.tracing.python_objects import CONTAINERS
 from genesis.ndarray.tracing.recorder import Failed, Recorder, Refined, WritesPart, interned
-from genesis.ndarray.tracing.sharded import Wishes, agree, divide
 from genesis.ndarray.tracing.tape_interface import Tape, Tapes
 from genesis.ndarray.tracing.template import Maker, Template
 

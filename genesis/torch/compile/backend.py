@@ -24,7 +24,7 @@ from genesis.ndarray.core.realisation import backend_of
 from genesis.torch.aten import implementations, name_of
 from genesis.torch.compile.cache_key import own_key
 from genesis.torch.compile.executable import BoxedGraph
-from genesis.torch.compile.partition import partition
+from genesis.torch.compile.joint_graph import partition
 from genesis.torch.compile.trace import device_of, gpu_of
 
 

@@ -25,7 +25,7 @@ from genesis.torch.device.cpu_fallback import fallback, fallbacks
 from genesis.torch.device.module import Genesis
 from genesis.torch.device.module_conversion import keep_parameters
 from genesis.torch.device.storage_contents import device_names
-from genesis.torch.device.operators import operators
+from genesis.torch.device.tensor_operators import operators
 from genesis.torch.device.operator_variants import exists, has_kernel, operator, schema
 
 #: Names of operators that are left to PyTorch, which composes them of allocations and copies:

@@ -1,4 +1,4 @@
-"""Streaming stores: large results are written past the caches.
+"""Non-temporal stores: large results are written past the caches.
 
 A store that misses reads its cache line first. A result larger than the shared cache is gone from
 there before anybody reads it, and pushes out what others need: a third of the traffic is for

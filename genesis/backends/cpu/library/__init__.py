@@ -20,15 +20,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from genesis.backends.base import NativeCall
-from genesis.backends.cpu.library.select import claim_select
-from genesis.backends.cpu.library.sort import claim_sort
-from genesis.backends.cpu.library.topk import claim_topk
+from genesis.backends.cpu.library.select import native_select
+from genesis.backends.cpu.library.sort import native_sort
+from genesis.backends.cpu.library.topk import native_topk
 from genesis.ir.node import LibraryCall
 
 NATIVE_CALLS: dict[str, Callable[[LibraryCall], NativeCall | None]] = {
-    "sorting.select": claim_select,
-    "sorting.sort": claim_sort,
-    "sorting.topk": claim_topk,
+    "sorting.select": native_select,
+    "sorting.sort": native_sort,
+    "sorting.topk": native_topk,
 }
 
 

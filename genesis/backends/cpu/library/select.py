@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from genesis.backends.base import Binary, NativeCall
-from genesis.backends.cpu.library.merge import RUN, SLACK, merge_items
+from genesis.backends.cpu.library.merge_sort import RUN, SLACK, merge_items
 from genesis.backends.cpu.library.phase_builder import Code, PhaseBuilder, TypedMemory
 from genesis.backends.cpu.library.sort import BUCKETS, LONGEST, SHORT, Items
 from genesis.ir.dtype import DType
@@ -21,7 +21,7 @@ from genesis.ir.size import bounds, product
 FEW = 128  # elements of the rows that are sorted
 
 
-def claim_select(call: LibraryCall) -> NativeCall | None:
+def native_select(call: LibraryCall) -> NativeCall | None:
     """Elements of each row by their places in its order, and their positions."""
     (dtype, shape), (_, ranks) = call.operands
     rows, n, m = product(shape[:-1]), shape[-1], ranks[-1]

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.cpu.codegen.emit import LLVMValue
-from genesis.backends.cpu.library.merge import MANY, SLACK, merge_items
+from genesis.backends.cpu.library.merge_sort import MANY, SLACK, merge_items
 from genesis.backends.cpu.library.phase_builder import Code, PhaseBuilder, TypedMemory
 from genesis.ir.dtype import DType
 from genesis.ir.node import LibraryCall
@@ -110,7 +110,7 @@ class Items:
         return items[i * 2 + 1] if self.words == 2 else items[i] & 0xFFFFFFFF
 
 
-def claim_sort(call: LibraryCall) -> NativeCall | None:
+def native_sort(call: LibraryCall) -> NativeCall | None:
     """Sorted elements and their positions, along the last axis."""
     ((dtype, shape),) = call.operands
     (descending,) = call.options

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from genesis.backends.base import Binary, NativeCall
 from genesis.backends.cpu.codegen.emit import LLVMValue
-from genesis.backends.cpu.library.merge import SLACK
+from genesis.backends.cpu.library.merge_sort import SLACK
 from genesis.backends.cpu.library.phase_builder import Code, PhaseBuilder, TypedMemory
 from genesis.backends.cpu.library.sort import BUCKETS, LONGEST, Items, sort_items
 from genesis.ir.dtype import DType
@@ -22,7 +22,7 @@ VECTOR = 16  # elements looked at together
 ROOM = 2  # times as many candidates as are wanted
 
 
-def claim_topk(call: LibraryCall) -> NativeCall | None:
+def native_topk(call: LibraryCall) -> NativeCall | None:
     """The k largest or smallest elements of each row, in order, and their positions."""
     ((dtype, shape),) = call.operands
     k, largest = call.options

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from genesis.backends.base import MemoryStats
+from genesis.backends.base import MemoryStats, OutOfMemory
 from genesis.backends.cpu.runtime.numa import interleave, nodes
 from genesis.ir.dtype import DType, as_dtype
 
@@ -37,10 +37,6 @@ _MAPPED = 1 << 18  # from here on blocks are mapped from the system, and unmappe
 _HUGE = 4 << 20  # from here on they are made of huge pages
 _HUGE_PAGE = 2 << 20
 _LIMIT = 1 << 60  # more than any address space; keeps sizes inside a size_t
-
-
-class OutOfMemory(MemoryError):
-    """The system has no memory for a request, even after cached blocks were given back."""
 
 
 class Memory:

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from genesis.backends.base import OutOfMemory
 from genesis.backends.cpu.compile import compile_object, load
-from genesis.backends.cpu.runtime.memory import OutOfMemory, stats
+from genesis.backends.cpu.runtime.memory import stats
 
 #: The most threads one launch can use.
 MAX_THREADS = 1024

@@ -22,15 +22,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from genesis.backends.base import NativeCall
-from genesis.backends.gpu.library.sort import claim_select, claim_sort
-from genesis.backends.gpu.library.segment_sums import claim_rows
+from genesis.backends.gpu.library.sort import native_select, native_sort
+from genesis.backends.gpu.library.segment_sums import native_rows
 from genesis.ir.node import LibraryCall
 
 NATIVE_CALLS: dict[str, Callable[[LibraryCall, str], NativeCall | None]] = {
-    "indexing.summed_rows": claim_rows,
-    "sorting.select": claim_select,
-    "sorting.sort": claim_sort,
-    "sorting.topk": claim_sort,
+    "indexing.summed_rows": native_rows,
+    "sorting.select": native_select,
+    "sorting.sort": native_sort,
+    "sorting.topk": native_sort,
 }
 
 

@@ -27,7 +27,7 @@ FEW = (4, 1024, 4)
 OFTEN = 8
 
 
-def claim_rows(call: LibraryCall, target: str) -> NativeCall | None:
+def native_rows(call: LibraryCall, target: str) -> NativeCall | None:
     """Sums of the rows that go to each row of the result."""
     (positions, (n,)), _, (dtype, (_, columns)) = call.operands
     ((kind, (rows, _)),) = call.results

@@ -32,12 +32,12 @@ WAYS = 2
 LONGEST = (1 << 31) - 1
 
 
-def claim_sort(call: LibraryCall, target: str) -> NativeCall | None:
+def native_sort(call: LibraryCall, target: str) -> NativeCall | None:
     """All elements of each row in order, or the first of them, and their positions."""
     return _claim(call, call.options[-1], False, target)
 
 
-def claim_select(call: LibraryCall, target: str) -> NativeCall | None:
+def native_select(call: LibraryCall, target: str) -> NativeCall | None:
     """The elements of each row that have some ranks, and their positions."""
     return _claim(call, False, True, target)
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from genesis.backends.base import MemoryStats
+from genesis.backends.base import MemoryStats, OutOfMemory
 from genesis.backends.gpu.runtime.driver import GPUDevice, uninterrupted
 from genesis.backends.gpu.runtime.virtual_memory import Mapped, Region, Segments
 
@@ -32,10 +32,6 @@ ALIGNMENT = 512
 
 #: Requests up to this are small.
 SMALL = 1 << 20
-
-
-class OutOfMemory(MemoryError):
-    """The device has no memory for a request, even after cached blocks were given back."""
 
 
 class Memory:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.steps import queries
+from genesis.compiler.schedule.steps.loop_transforms import split_grid
 from genesis.compiler.schedule.steps.substitute_axes import Respecialise
-from genesis.compiler.schedule.steps.tile import split_grid
 from genesis.ir import kernel as kir
 from genesis.ir.index import fixed, floor_div, simplify, static
 from genesis.ir.node import TRUE, Node

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.cpu.row_cache import keep
+from genesis.compiler.schedule.cpu.row_cache import cache_row_values
 from genesis.compiler.schedule.cpu.rows import ENOUGH_ROWS, vectorised
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
+from genesis.compiler.schedule.steps.loop_transforms import sink, split_grid
 from genesis.compiler.schedule.steps.queries import extent, lanes, vectors
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
-from genesis.compiler.schedule.steps.tile import sink, split_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -62,7 +62,7 @@ def _by_block(
     stores = [s for s in kir.walk((nest,)) if isinstance(s, kir.Store) and s.buffer in stages]
     columns = {a for s in stores for i in s.index for a in mentions(i)}
     axes, body = _unnested(nest, columns)
-    kernel = keep(join_loops(kernel.with_phases([kir.Phase(tuple(axes), body)])), chip)
+    kernel = cache_row_values(join_loops(kernel.with_phases([kir.Phase(tuple(axes), body)])), chip)
     longest = max(axes, key=extent)
     kernel = split_grid(kernel, longest, max(LEAST, extent(longest) // ENOUGH_ROWS))
     for axis in reversed([a for a in axes if a != longest]):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.cost import UNROLLED
 from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.loop_transforms import sink, split_grid, tile_grid, unroll_grid
 from genesis.compiler.schedule.steps.queries import (
     BLOCKS,
     accesses,
@@ -24,7 +25,6 @@ from genesis.compiler.schedule.steps.queries import (
     stride,
     vectors,
 )
-from genesis.compiler.schedule.steps.tile import sink, split_grid, tile_grid, unroll_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir import kernel as kir  # fmt: skip
 from genesis.ir import ops

@@ -1,9 +1,9 @@
-"""Keeping: what several loops over a row compute, and is costly, is computed once.
+"""Row cache: what several loops over a row compute, and is costly, is computed once.
 
-The exponentials of a softmax are summed first and divided by their sum later. `keep` has the first
-of these loops write them to a stage as long as a row, and lets the other one read that: a store and
-a load in fast memory instead of an exponential. Where the first does not just combine what it
-reads, they are computed in a loop of their own before it.
+The exponentials of a softmax are summed first and divided by their sum later. `cache_row_values`
+has the first of these loops write them to a stage as long as a row, and lets the other one read
+that: a store and a load in fast memory instead of an exponential. Where the first does not just
+combine what it reads, they are computed in a loop of their own before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST = 64
 SHARE = 4
 
 
-def keep(kernel: kir.Kernel, chip: Chip, number: int = 0) -> kir.Kernel:
+def cache_row_values(kernel: kir.Kernel, chip: Chip, number: int = 0) -> kir.Kernel:
     """The kernel with costly values of a row computed once, into stages."""
     phase = kernel.phases[number]
     body = list(phase.body)

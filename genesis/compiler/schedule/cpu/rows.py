@@ -10,7 +10,6 @@ schedule of its own.
 from __future__ import annotations
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.cpu.column_programs import has_passes, in_passes
 from genesis.compiler.schedule.cpu.column_reductions import (
     ROWS,
     TOGETHER,
@@ -20,11 +19,13 @@ from genesis.compiler.schedule.cpu.column_reductions import (
     stretches,
 )
 from genesis.compiler.schedule.cpu.merged_variance import merged
+from genesis.compiler.schedule.cpu.multi_pass_columns import has_passes, in_passes
 from genesis.compiler.schedule.cpu.pointwise import gather, pointwise
-from genesis.compiler.schedule.cpu.row_cache import keep
+from genesis.compiler.schedule.cpu.row_cache import cache_row_values
 from genesis.compiler.schedule.cpu.strided_rows import in_order, interleaved
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.join_axes import join_loops
+from genesis.compiler.schedule.steps.loop_transforms import digits, split_reduction, tile_grid
 from genesis.compiler.schedule.steps.queries import (
     affinity,
     best_row_axis,
@@ -34,7 +35,6 @@ from genesis.compiler.schedule.steps.queries import (
     points,
     vectors,
 )
-from genesis.compiler.schedule.steps.tile import digits, split_reduction, tile_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir.kernel import Axis, Kernel, Loop, Phase, walk
 
@@ -128,7 +128,7 @@ def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
             unroll //= 2
         return width * vectors(unroll, width, size)
 
-    kernel = vectorise(keep(kernel, chip, number), choose, number)
+    kernel = vectorise(cache_row_values(kernel, chip, number), choose, number)
     return gather(kernel, list(phase.grid), work, number)
 
 

@@ -15,8 +15,8 @@ from genesis.compiler.schedule.scatter_parts import (
     column_axis,
     separated,
 )
+from genesis.compiler.schedule.steps.loop_transforms import tile_grid
 from genesis.compiler.schedule.steps.queries import extent, lanes, points, stride
-from genesis.compiler.schedule.steps.tile import tile_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir import kernel as kir
 

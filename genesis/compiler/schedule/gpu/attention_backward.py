@@ -23,7 +23,7 @@ from genesis.compiler.schedule.attention_parts import (
 )
 from genesis.compiler.schedule.gpu import attention
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import padded
+from genesis.compiler.schedule.gpu.tile_axes import padded
 from genesis.compiler.schedule.steps.queries import extent, power
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir

@@ -26,10 +26,10 @@ from genesis.compiler.schedule.gpu.operand_layout import (
     unmasked,
 )
 from genesis.compiler.schedule.gpu.rows import rows as schedule_rows
-from genesis.compiler.schedule.gpu.tiles import fuse, joined, tile
+from genesis.compiler.schedule.gpu.tile_axes import fuse, joined, tile
+from genesis.compiler.schedule.steps.loop_transforms import interchange, split_reduction
 from genesis.compiler.schedule.steps.queries import extent, points
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
-from genesis.compiler.schedule.steps.tile import interchange, split_reduction
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import float32, int32

@@ -1,4 +1,4 @@
-"""Early loads: numbers that a block needs after its reductions are asked for before them.
+"""Hoisted loads: numbers that a block needs after its reductions are asked for before them.
 
 Threads wait for each other where they reduce, and no compiler moves a load ahead of that. A block
 that adds what lies in memory to its sum would wait once more for it, with nothing else to do.
@@ -16,7 +16,7 @@ from genesis.ir.rewrite import replaced
 FEW = 64
 
 
-def early(kernel: kir.Kernel) -> kir.Kernel:
+def hoist_loads(kernel: kir.Kernel) -> kir.Kernel:
     """The kernel with the few numbers that are used behind its reductions loaded first."""
     return kernel.with_phases(kir.Phase(p.grid, _early(p.body)) for p in kernel.phases)
 

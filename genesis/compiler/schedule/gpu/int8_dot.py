@@ -15,7 +15,7 @@ from math import gcd
 
 from genesis.backends.base import GPU
 from genesis.compiler.graph.simplify.elementwise import RULES
-from genesis.compiler.schedule.gpu.tiles import TILE, tile
+from genesis.compiler.schedule.gpu.tile_axes import TILE, tile
 from genesis.compiler.schedule.int8_dot_parts import QUAD, ByteProduct, quadruples
 from genesis.compiler.schedule.steps.queries import extent, points, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise

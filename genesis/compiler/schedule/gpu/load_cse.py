@@ -1,4 +1,4 @@
-"""Sharing: what several statements of a block load is loaded once, and kept in registers.
+"""Load CSE: what several statements of a block load is loaded once, and kept in registers.
 
 The three passes of a softmax over a row that is one tile read the same elements, and compute the
 same powers twice; the stores of an optimizer's step read the same gradient. A compiler that sees
@@ -16,7 +16,7 @@ from genesis.ir.node import Node, topological
 from genesis.ir.rewrite import replaced
 
 
-def share(kernel: kir.Kernel) -> kir.Kernel:
+def eliminate_common_loads(kernel: kir.Kernel) -> kir.Kernel:
     """The kernel with values that several statements of a block load given a name."""
     return kernel.with_phases(kir.Phase(p.grid, _shared(p.body)) for p in kernel.phases)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import fuse, tile
+from genesis.compiler.schedule.gpu.tile_axes import fuse, tile
 from genesis.compiler.schedule.steps.queries import elements, extent, points
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, fuse, tile
+from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, fuse, tile
 from genesis.compiler.schedule.steps.queries import (
     accesses,
     affinity,

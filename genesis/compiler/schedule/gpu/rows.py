@@ -14,10 +14,10 @@ from dataclasses import replace
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, joined, tile, unfuse
+from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, tile, unfuse
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
+from genesis.compiler.schedule.steps.loop_transforms import split_reduction
 from genesis.compiler.schedule.steps.queries import best_row_axis, extent, points, power
-from genesis.compiler.schedule.steps.tile import split_reduction
 from genesis.compiler.schedule.steps.vectorise import (
     innermost,
     parts_of_prefix,

@@ -16,15 +16,15 @@ from genesis.compiler.schedule.gpu.attention_backward import attend_backward
 from genesis.compiler.schedule.gpu.attention_decode import decode, few
 from genesis.compiler.schedule.gpu.attention_warp_specialised import attend_grouped, grouped
 from genesis.compiler.schedule.gpu.contraction import contract
-from genesis.compiler.schedule.gpu.hoist_loads import early
+from genesis.compiler.schedule.gpu.hoist_loads import hoist_loads
 from genesis.compiler.schedule.gpu.int8_dot import dot
-from genesis.compiler.schedule.gpu.load_cse import share
+from genesis.compiler.schedule.gpu.load_cse import eliminate_common_loads
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.rows import join_alike, prefix, rows
 from genesis.compiler.schedule.gpu.scatter import scatter
 from genesis.compiler.schedule.int8_dot_parts import dots
 from genesis.compiler.schedule.scatter_parts import updated
-from genesis.compiler.schedule.steps.tile import unroll_single
+from genesis.compiler.schedule.steps.loop_transforms import unroll_single
 from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import Prefix
 
@@ -37,7 +37,7 @@ RULES: Rules = (
     Rule("nothing runs", matchers.provided(_empty), matchers.as_it_is, steps=()),
     recognise,
     # Loads are not shared: bytes are read as words, which a renderer finds.
-    Rule("int8 dot", matchers.when(dots), dot, steps=(unroll_single, early)),
+    Rule("int8 dot", matchers.when(dots), dot, steps=(unroll_single, hoist_loads)),
     heads_in_groups,
     Rule("attention, warp specialised", matchers.when(attention, grouped), attend_grouped),
     Rule("attention decode", matchers.when(attention, few), decode),
@@ -51,4 +51,4 @@ RULES: Rules = (
     Rule("rows", matchers.provided(matchers.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
-STEPS = (unroll_single, share, early)
+STEPS = (unroll_single, eliminate_common_loads, hoist_loads)

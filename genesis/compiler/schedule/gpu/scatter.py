@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import TILE, tile
+from genesis.compiler.schedule.gpu.tile_axes import TILE, tile
 from genesis.compiler.schedule.scatter_parts import (
     Updates,
     chunk_count,

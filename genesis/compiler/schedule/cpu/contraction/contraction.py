@@ -27,9 +27,9 @@ from genesis.compiler.schedule.cpu.contraction.packing import (
 from genesis.compiler.schedule.cpu.contraction.staging import columns_strewn, rows_strewn, stage
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.join_axes import as_vector, flat, offset
+from genesis.compiler.schedule.steps.loop_transforms import branch
 from genesis.compiler.schedule.steps.queries import extent, points
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
-from genesis.compiler.schedule.steps.tile import branch
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import below, ceil_div, floor_div, simplify, static

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from genesis.compiler.schedule.contraction_operands import Operands, reach
 from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.loop_transforms import interchange
 from genesis.compiler.schedule.steps.queries import extent
-from genesis.compiler.schedule.steps.tile import interchange
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import LinearIndex, bounds, fixed, least, simplify, static

@@ -12,9 +12,9 @@ from math import gcd
 
 from genesis.compiler.schedule.contraction_operands import Operands, reach
 from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.loop_transforms import branch
 from genesis.compiler.schedule.steps.queries import SHORT, extent, page, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
-from genesis.compiler.schedule.steps.tile import branch
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import LinearIndex, below, ceil_div, fixed, least, simplify, static

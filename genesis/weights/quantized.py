@@ -1,4 +1,4 @@
-"""`Quantised`: a quantised parameter of a checkpoint, to be multiplied by in its own bits.
+"""`QuantizedParameter`: a quantised parameter of a checkpoint, to be multiplied by in its own bits.
 
 `repack` puts rows of such parameters, which several tensors of a file may have, into one
 `genesis.compress.QuantizedTensor`: every code and every scale stays what it is. That takes some
@@ -21,14 +21,14 @@ from genesis.compress.bit_packing import BLOCK, PackedLayout, packed
 from genesis.compress.codes import chunks, joined
 from genesis.content_store import digest
 from genesis.weights.array_cache import ArrayCache
-from genesis.weights.checkpoint import Weights
+from genesis.weights.checkpoint_reader import Weights
 
 #: Activations are rounded by the greatest of a group: of larger groups, too coarsely.
 LARGEST_GROUP = 128
 
 
 @dataclass(frozen=True)
-class Quantised:
+class QuantizedParameter:
     """A quantised parameter, or some of its rows: what is known of it before it is read."""
 
     weights: Weights
@@ -38,14 +38,14 @@ class Quantised:
     rows: range
 
     @staticmethod
-    def of(weights: Weights, name: str) -> Quantised | None:
+    def of(weights: Weights, name: str) -> QuantizedParameter | None:
         """A parameter that can be multiplied by as it is stored; None for others."""
         format, shape = weights.format(name), weights.shape(name)
         if format is None or not (format.integers or format.small_floats):
             return None
         if format.group % 8 or len(shape) < 2 or not math.prod(shape):
             return None
-        return Quantised(weights, name, shape, range(math.prod(shape[:-1])))
+        return QuantizedParameter(weights, name, shape, range(math.prod(shape[:-1])))
 
     @property
     def ndim(self) -> int:
@@ -60,7 +60,7 @@ class Quantised:
         group = math.gcd(format.group, LARGEST_GROUP)
         return replace(format, group=group) if format.group > LARGEST_GROUP else format
 
-    def __getitem__(self, places: slice) -> Quantised:
+    def __getitem__(self, places: slice) -> QuantizedParameter:
         """Some of the first dimension."""
         each = len(self.rows) // self.shape[0]
         count = len(range(self.shape[0])[places])
@@ -92,7 +92,7 @@ class Quantised:
         return self.dequantize().to(dtype)
 
 
-def stacked(parts: Sequence[Sequence[Quantised]]) -> list[Quantised] | None:
+def stacked(parts: Sequence[Sequence[QuantizedParameter]]) -> list[QuantizedParameter] | None:
     """The rows of several matrices, of each of which there are some parts, one after the other.
 
     None where they cannot be packed so: if formats differ, or matrices do not begin with a block.
@@ -104,7 +104,9 @@ def stacked(parts: Sequence[Sequence[Quantised]]) -> list[Quantised] | None:
     return flat if alike and whole and in_order else None
 
 
-def repack(parts: Sequence[Quantised], array_cache: ArrayCache) -> tuple[QuantizedTensor, Any]:
+def repack(
+    parts: Sequence[QuantizedParameter], array_cache: ArrayCache
+) -> tuple[QuantizedTensor, Any]:
     """The rows of some parameters of one format as a matrix, and the order of its columns.
 
     The order is None where that of the parameters is it.
@@ -124,7 +126,7 @@ def repack(parts: Sequence[Quantised], array_cache: ArrayCache) -> tuple[Quantiz
     return matrix, None if order is None else genesis.from_numpy(np.asarray(order))
 
 
-def _fill(values: Any, parts: Sequence[Quantised]) -> Any:
+def _fill(values: Any, parts: Sequence[QuantizedParameter]) -> Any:
     """Pack parameters one after the other, some blocks of rows at a time."""
     if any(len(p.rows) % BLOCK for p in parts[:-1]):
         whole = [p.codes(0, len(p.rows)) for p in parts]
@@ -148,4 +150,4 @@ def _pack(values: Any, codes: Codes) -> Any:
     return codes.order
 
 
-__all__ = ["LARGEST_GROUP", "Quantised", "repack", "stacked"]
+__all__ = ["LARGEST_GROUP", "QuantizedParameter", "repack", "stacked"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from genesis.distributed import process_groups
 from genesis.distributed.mesh import current
+from genesis.profiling.chrome_trace import trace
 from genesis.profiling.profiler import Profile
-from genesis.profiling.trace import trace
 
 _count = 0
 
