@@ -75,7 +75,7 @@ class Guard(NamedTuple):
         return bool(fingerprint(value) == expected)
 
 
-class Plain(NamedTuple):
+class PlainValue(NamedTuple):
     """What a place with a number, a text or a tuple of such should hold."""
 
     value: Any
@@ -329,7 +329,7 @@ def _guard(read: Read) -> Any:
         return Container(type(value))
     if isinstance(value, CONTAINERS):
         return Guard(weakly(value), None, SameObject(value))
-    return Plain(value) if _is_plain(value) else Guard.on(value)
+    return PlainValue(value) if _is_plain(value) else Guard.on(value)
 
 
 def _is_by_place(value: Any) -> bool:
