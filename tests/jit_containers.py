@@ -539,3 +539,40 @@ def _of_builtin(base: type, *args: Any) -> Callable[[Jit], Any]:
 
 for base, args in {dict: (), list: (), tuple: ((1,),), float: (2.5,), str: ("a",)}.items():
     add_program(f"attributes of a class below {base.__name__}", _of_builtin(base, *args))
+
+
+# ---- items that are read, moved by what is done to their container, and read again
+
+_MOVES: dict[str, Callable[[Any], Any]] = {
+    "append": lambda q: (q.append(q[0]), q[0])[1],
+    "appendleft": lambda q: (q[0], q.appendleft(q[-1]), 10 * q[0] + q[-1])[2],
+    "popleft": lambda q: (q[0], q.popleft(), q.append(q[0] + 1), 10 * q[0] + q[-1])[3],
+    "pop": lambda q: (q[0], q.pop(0), q.append(q[0] + 1), 10 * q[0] + q[-1])[3],
+    "rotate": lambda q: (q[0], q.rotate(1), q[0])[2],
+    "extend": lambda q: (q[1], q.extend([q[0], q[1]]), 10 * q[0] + q[1])[2],
+    "insert": lambda q: (q[1], q.insert(0, q[0] + 1), 10 * q[1] + q[2])[2],
+    "reverse": lambda q: (q[1], q.reverse(), 10 * q[1] + q[0])[2],
+    "del": lambda q: (q[1], q.__delitem__(0), q.append(q[0] - 3), 10 * q[1] + q[0])[3],
+}
+
+
+def _moved(kind: Callable[[Any], Any], move: Callable[[Any], Any]) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        seen = []
+        for start in itertools.product((1.0, 0.5), repeat=2):
+            held = kind(start)
+            f = jit(lambda x, held=held: (x * 2, move(held)))
+            seen += [(attempt(f, vector(k, 2)), list(held)) for k in range(5)]
+        return seen
+
+    return run
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "a list": list,
+    "a deque": collections.deque,
+    "a bounded deque": functools.partial(collections.deque, maxlen=3),
+}
+for (_kind, _make), (_name, _move) in itertools.product(_KINDS.items(), _MOVES.items()):
+    if hasattr(_make(()), _name) or _name == "del":
+        add_program(f"items moved by {_name} of {_kind}", _moved(_make, _move))

@@ -107,6 +107,8 @@ class Journal(Listener):
     def read(self, owner: Any, kind: str, name: Any, value: Any) -> None:
         """A place was read."""
         number = id(owner)
+        if kind == "item" and isinstance(owner, deque) and number in self._contents:
+            kind, name = "content", None  # what was added may have moved the others
         key = (number, kind, name)
         if key in self.reads or key in self._written:
             return
@@ -120,9 +122,6 @@ class Journal(Listener):
             if before is not None:
                 value = len(before) if kind == "length" else before
         elif kind == "item" and id(owner) in self._contents:
-            if isinstance(owner, deque):  # what was added may have moved the others
-                self.read(owner, "content", None, self._contents[id(owner)])
-                return
             value = item(self._contents[id(owner)], name)
         self.reads[key] = _read((owner, kind, name, value, self.at))
         if not gc.is_tracked(value):
