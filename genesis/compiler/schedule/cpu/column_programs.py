@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.cpu.column_reductions import long_rows
+from genesis.compiler.schedule.cpu.column_reductions import bytes_moved, long_rows
 from genesis.compiler.schedule.cpu.merged_variance import deviations
-from genesis.compiler.schedule.cpu.strided_rows import in_short_runs, revisited
+from genesis.compiler.schedule.cpu.strided_rows import in_short_runs
 from genesis.compiler.schedule.steps.hoist_invariants import Names, hoisted
 from genesis.compiler.schedule.steps.join_axes import map_accesses
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
@@ -30,7 +30,7 @@ Schedule = Callable[[kir.Kernel, Chip], kir.Kernel]
 
 
 def has_passes(phase: kir.Phase, across: kir.Axis | None, chip: Chip) -> bool:
-    """Whether a phase goes through long columns, or rows in runs far apart, more than once."""
+    """Whether a phase goes through long columns, or rows in short runs, more than once."""
     loops = [s for s in phase.body if isinstance(s, kir.Loop)]
     plain = all(_reduces(s) or _writes(s) for s in loops)
     plain = plain and all(isinstance(s, kir.Loop | kir.Store) for s in phase.body)
@@ -40,7 +40,7 @@ def has_passes(phase: kir.Phase, across: kir.Axis | None, chip: Chip) -> bool:
         return False
     if across is not None:
         return long_rows(phase, across, chip)
-    return not revisited(phase, first, chip)
+    return in_short_runs(first) and bytes_moved(phase) > chip.l1_bytes
 
 
 def _pair(phase: kir.Phase) -> bool:

@@ -18,15 +18,12 @@ from genesis.compiler.schedule.steps.queries import accesses, extent, operations
 from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir.kernel import Axis, Kernel, Loop, Phase, walk
 
-#: Shorter runs are read together with those of neighbouring rows, although that takes a stage.
-SHORTEST = 128
+#: Runs that are shorter are read together with those of neighbouring rows.
+SHORT_RUN = 128
 #: Runs of a row that are read side by side.
 TOGETHER = 4
 #: Elements of neighbouring rows that are read in one piece.
 STRETCH = 512
-#: A row of long runs that takes no more than this part of the second cache is there for a second
-#: visit.
-SHARE = 4
 
 
 def run_length(nest: Loop) -> int:
@@ -41,26 +38,18 @@ def run_length(nest: Loop) -> int:
 
 
 def in_short_runs(nest: Loop) -> bool:
-    """Whether a nest reduces rows in runs that are too short to be read alone."""
-    return 0 < run_length(nest) < LEAST
-
-
-def revisited(phase: Phase, nest: Loop, chip: Chip) -> bool:
-    """Whether a row that a nest goes through is best visited again while it is in the caches."""
-    if not run_length(nest) or extent(nest.axis) < TOGETHER:
-        return True
-    row = bytes_moved(phase) // points(phase.grid)
-    return not in_short_runs(nest) and row <= chip.l2_bytes // SHARE
+    """Whether a nest reduces rows in several runs, each too short to be read alone."""
+    return 0 < run_length(nest) < SHORT_RUN and extent(nest.axis) >= TOGETHER
 
 
 def short_runs(phase: Phase) -> tuple[Axis, ColumnStretch] | None:
-    """The axis from row to row and what a block takes of it, if a reduction has very short runs."""
+    """The axis from row to row and what a block takes of it, if there is one reduction of such."""
     loops = [s for s in phase.body if isinstance(s, Loop)]
     if len(loops) != 1 or phase.body[0] is not loops[0] or loops[0].merge is None:
         return None
     (nest,) = loops
     run, deep = run_length(nest), innermost(nest)
-    if not 0 < run < SHORTEST or extent(nest.axis) < TOGETHER or operations((nest,)) > SHORT:
+    if not in_short_runs(nest) or operations((nest,)) > SHORT:
         return None
     assert deep is not None
     runs = [x for x in accesses((nest,)) if stride(*x, deep.axis) == 1]
