@@ -2,8 +2,9 @@
 
 Contenders are a whole training step under `genesis.jit`, ``genesis.jit(model)`` with the loss, its
 gradient and the optimizer's step outside, and no `jit` at all. They take turns in one process, on
-one thread, and figures are medians of processor time over the rounds. A step's loss is asked for,
-as a loop that prints it does.
+one thread, and figures are medians of processor time over the rounds. A turn takes a tenth of a
+second, so that the first steps after another contender, which find the caches cold, count for
+little. A step's loss is asked for, as a loop that prints it does.
 
 Outside, a step is several programs and not one, and Python goes from one to the next. What that
 costs is measured with the same layers at sizes that leave nothing to compute: by how much the
@@ -155,7 +156,7 @@ def timed(case: Case, optimizer: str, rounds: int) -> list[float]:
     times: dict[str, list[float]] = {c: [] for c in CONTENDERS}
     began = time.perf_counter()
     steps["whole"]()
-    calls = max(1, round(0.02 / (time.perf_counter() - began)))
+    calls = max(1, round(0.1 / (time.perf_counter() - began)))
     for _ in range(rounds):
         for c, step in steps.items():
             begin = time.process_time()
@@ -180,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--optimizer", default="Adam")
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     columns = "whole ms | model ms | eager ms | calls ms | ratio | without calls"
     print(f"| case | optimizer | {columns} |")

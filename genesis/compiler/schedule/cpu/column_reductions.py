@@ -17,6 +17,7 @@ from genesis.backends.base import Chip
 from genesis.compiler.schedule.steps import queries
 from genesis.compiler.schedule.steps.loop_transforms import split_grid
 from genesis.compiler.schedule.steps.substitute_axes import Respecialise
+from genesis.compiler.schedule.steps.vectorise import innermost, merged, nodes
 from genesis.ir import kernel as kir
 from genesis.ir.index import fixed, floor_div, simplify, static
 from genesis.ir.node import TRUE, Node
@@ -25,6 +26,9 @@ from genesis.ir.node import TRUE, Node
 TOGETHER = 8
 #: Fewer columns than this are read in order anyway.
 LEAST = 256
+#: Columns of a stretch, at most, of what the caches hold: its length matters little there, and
+#: blocks are to be many.
+SHORT_STRETCH = 4 * LEAST
 #: Steps of more operations are limited by arithmetic, and `TOGETHER` of them are much code.
 SHORT = 64
 #: What fills the second cache less often than this is there for a second visit.
@@ -52,15 +56,16 @@ def stretch(phase: kir.Phase, across: kir.Axis, chip: Chip) -> ColumnStretch | N
         return None
     (loop,) = reductions
     nested = any(isinstance(s, kir.Loop) for s in loop.body)
-    if nested or queries.extent(loop.axis) < TOGETHER or queries.operations((loop,)) > SHORT:
-        return None
-    if not long_rows(phase, across, chip):
+    few = queries.extent(across) < LEAST or queries.extent(loop.axis) < TOGETHER
+    if nested or few or queries.operations((loop,)) > SHORT:
         return None
     state = sum(c.local.dtype.itemsize for c in loop.carried)
     first, second = chip.l1_bytes // SHARES[0], chip.l2_bytes // SHARES[1]
     columns = queries.extent(across)
     if loop.body:  # a running sum writes every row, and is not split
         return ColumnStretch(min(max(LEAST, columns // WRITERS), first // state), TOGETHER)
+    if not long_rows(phase, across, chip):
+        return ColumnStretch(min(columns, SHORT_STRETCH), TOGETHER)
     if columns * state <= first and _one_piece(loop, across):
         return ColumnStretch(columns, 1)
     return ColumnStretch(min(columns, max(first, second) // state), TOGETHER)
@@ -86,28 +91,34 @@ def stretches(phase: kir.Phase, across: kir.Axis, taken: ColumnStretch) -> int:
 def accumulate(
     kernel: kir.Kernel, across: kir.Axis, taken: ColumnStretch, number: int = 0
 ) -> kir.Kernel:
-    """Reduce for neighbours along a GRID axis at once, with their states in a stage."""
+    """Reduce for neighbours along a GRID axis at once, with their states in a stage.
+
+    In a nest of two loops the inner one runs along columns, too, which become one in the end.
+    """
     columns, together = taken
     kernel = split_grid(kernel, across, columns, number)
     phase = kernel.phases[number]
     (over,) = phase.body
     assert isinstance(over, kir.Loop)
-    loop, *rest = over.body
-    assert isinstance(loop, kir.Loop)
-    column, axis = over.axis.node, loop.axis
+    nest, *rest = over.body
+    assert isinstance(nest, kir.Loop)
+    loop, axis = innermost(nest) or nest, nest.axis
+    run = None if loop is nest else loop.axis
+    column = (over.axis.node,) if run is None else (over.axis.node, run.node)
+    shape = (columns,) if run is None else (columns, run.extent)
     stages = [
-        kir.Buffer(f"state{k}", c.local.dtype, (columns,), kir.Role.STAGE)
-        for k, c in enumerate(loop.carried)
+        kir.Buffer(f"state{k}", c.local.dtype, shape, kir.Role.STAGE)
+        for k, c in enumerate(nest.carried)
     ]
 
     def each(body: kir.Body) -> kir.Statement:
-        return replace(over, body=body)
+        return replace(over, body=body if run is None else (kir.Loop(run, body),))
 
     def loaded(locals_: Sequence[kir.Local]) -> kir.Body:
-        return tuple(kir.Let(v, b.load(column)) for v, b in zip(locals_, stages, strict=True))
+        return tuple(kir.Let(v, b.load(*column)) for v, b in zip(locals_, stages, strict=True))
 
     def stored(values: Sequence[Node]) -> kir.Body:
-        return tuple(kir.Store(b, (column,), v) for b, v in zip(stages, values, strict=True))
+        return tuple(kir.Store(b, column, v) for b, v in zip(stages, values, strict=True))
 
     def passed(rows: kir.Axis, count: int, start: Node) -> kir.Statement:
         """A loop that takes `count` rows at a time."""
@@ -127,12 +138,18 @@ def accumulate(
     done = kir.as_index(groups.extent) * together
     left = kir.Axis.loop(axis.name + "l", fixed(simplify(kir.as_index(axis.extent) - done)))
     body: list[kir.Statement] = [kir.Stage(b) for b in stages]
-    body.append(each(stored([c.init for c in loop.carried])))
+    body.append(each(stored([c.init for c in nest.carried])))
     body.append(passed(groups, together, kir.as_index(0)))
     if static(left.extent) != 0:
         body.append(passed(left, 1, done))
-    if rest:
-        body.append(each((*loaded([c.local for c in loop.carried]), *rest)))
+    totals = [c.local for c in nest.carried]
+    if run is not None:
+        assert nest.merge is not None
+        steps = merged(nest.merge, nodes(totals), [b.load(*column) for b in stages])
+        carried = (replace(c, step=x) for c, x in zip(nest.carried, steps, strict=True))
+        body.append(replace(over, body=(kir.Loop(run, (), tuple(carried), nest.merge), *rest)))
+    elif rest:
+        body.append(each((*loaded(totals), *rest)))
     return kernel.with_phase(number, kir.Phase(phase.grid, tuple(body)))
 
 

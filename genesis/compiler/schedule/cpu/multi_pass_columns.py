@@ -1,9 +1,10 @@
 """Programs down columns: one phase for every pass over memory.
 
-A batch norm of rows reads its columns several times. A block that did all of it for a few columns
-would jump from row to row in every pass, so the passes become phases: each reduces, or writes, all
-columns in the way that suits it best. What a pass leaves for the next, values for each column, is
-kept in temporary buffers, with all that can be computed from them before the next begins.
+A batch norm of rows reads its columns several times, one of images its channels. A block that did
+all of it for a few of them would jump from row to row in every pass, so the passes become phases:
+each reduces, or writes, all columns in the way that suits it best. What a pass leaves for the next,
+values for each column, is kept in temporary buffers, with all that can be computed from them before
+the next begins.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.cpu.column_reductions import long_rows
+from genesis.compiler.schedule.cpu.column_reductions import bytes_moved, long_rows
 from genesis.compiler.schedule.cpu.merged_variance import deviations
+from genesis.compiler.schedule.cpu.strided_rows import in_short_runs
 from genesis.compiler.schedule.steps.hoist_invariants import Names, hoisted
 from genesis.compiler.schedule.steps.join_axes import map_accesses
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.node import Node, mentions
@@ -26,25 +29,42 @@ from genesis.ir.rewrite import replaced
 Schedule = Callable[[kir.Kernel, Chip], kir.Kernel]
 
 
-def has_passes(phase: kir.Phase, across: kir.Axis, chip: Chip) -> bool:
-    """Whether a phase goes through long columns more than once."""
+def has_passes(phase: kir.Phase, across: kir.Axis | None, chip: Chip) -> bool:
+    """Whether a phase goes through long columns, or rows in short runs, more than once."""
     loops = [s for s in phase.body if isinstance(s, kir.Loop)]
     plain = all(_reduces(s) or _writes(s) for s in loops)
     plain = plain and all(isinstance(s, kir.Loop | kir.Store) for s in phase.body)
-    count = len(loops) - (deviations(phase.body) is not None)
+    count = len(loops) - _pair(phase)
     first = phase.body[0]
-    starts = isinstance(first, kir.Loop) and _reduces(first)
-    return plain and count > 1 and starts and long_rows(phase, across, chip)
+    if not plain or count <= 1 or not isinstance(first, kir.Loop) or not _reduces(first):
+        return False
+    if across is not None:
+        return long_rows(phase, across, chip)
+    return in_short_runs(first) and bytes_moved(phase) > chip.l1_bytes
+
+
+def _pair(phase: kir.Phase) -> bool:
+    """Whether two loops are one pass: a mean, and deviations from it, that are better merged."""
+    found = deviations(phase.body)
+    return found is not None and not in_short_runs(found.total)
 
 
 def _reduces(s: kir.Statement) -> bool:
-    return isinstance(s, kir.Loop) and s.merge is not None and not s.body
+    deep = innermost(s) if isinstance(s, kir.Loop) and s.merge is not None else None
+    return deep is not None and not deep.body
 
 
 def _writes(s: kir.Statement) -> bool:
-    return (
-        isinstance(s, kir.Loop) and not s.carried and all(isinstance(x, kir.Store) for x in s.body)
-    )
+    if not isinstance(s, kir.Loop):
+        return False
+    deep = _nest(s)[-1]
+    return not deep.carried and all(isinstance(x, kir.Store) for x in deep.body)
+
+
+def _nest(s: kir.Loop) -> list[kir.Loop]:
+    """A loop and those that are all there is inside of it, as far as nothing is carried."""
+    inner = s.body[0] if len(s.body) == 1 and not s.carried else None
+    return [s, *(_nest(inner) if isinstance(inner, kir.Loop) else ())]
 
 
 @dataclass
@@ -69,9 +89,14 @@ def in_passes(kernel: kir.Kernel, chip: Chip, reduce: Schedule, write: Schedule)
         schedule = reduce
         (first, *_) = each.loops
         if _writes(first):
-            row = replace(first.axis, name=f"{first.axis.name}p{number}", kind=kir.AxisKind.GRID)
-            turned[first.axis.node] = row.node
-            grid, body, schedule = [row, *grid], first.body, write
+            nest = _nest(first)
+            names = [f"{s.axis.name}p{number}" for s in nest]
+            axes = [
+                replace(s.axis, name=name, kind=kir.AxisKind.GRID)
+                for s, name in zip(nest, names, strict=True)
+            ]
+            turned |= {s.axis.node: a.node for s, a in zip(nest, axes, strict=True)}
+            grid, body, schedule = [axes[0], *grid, *axes[1:]], nest[-1].body, write
         alone = kir.Phase(tuple(grid), respecialise(body, turned))
         done = schedule(replace(kernel, buffers=buffers, phases=(alone,)), chip)
         made = {b: replace(b, name=f"{b.name}p{number}") for b in done.buffers[len(buffers) :]}
@@ -102,7 +127,7 @@ def _passes(phase: kir.Phase) -> tuple[list[_Pass], list[kir.Buffer]]:
         (result,) = kir.map_expressions((s,), lambda n: replaced(n, kept))
         return result
 
-    pair = deviations(phase.body) is not None
+    pair = _pair(phase)
     body = sorted(phase.body, key=_writes)
     for number, s in enumerate(body):
         if isinstance(s, kir.Store):

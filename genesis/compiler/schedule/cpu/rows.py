@@ -22,7 +22,7 @@ from genesis.compiler.schedule.cpu.merged_variance import merged
 from genesis.compiler.schedule.cpu.multi_pass_columns import has_passes, in_passes
 from genesis.compiler.schedule.cpu.pointwise import gather, pointwise
 from genesis.compiler.schedule.cpu.row_cache import cache_row_values
-from genesis.compiler.schedule.cpu.strided_rows import in_order, interleaved
+from genesis.compiler.schedule.cpu.strided_rows import in_order, interleaved, short_runs
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.join_axes import join_loops
 from genesis.compiler.schedule.steps.loop_transforms import digits, split_reduction, tile_grid
@@ -56,7 +56,7 @@ def rows(kernel: Kernel, chip: Chip) -> Kernel:
     across = best_row_axis(kernel.phases[0])
     if across is None and best_row_axis((apart := digits(kernel)).phases[0]) is not None:
         kernel, across = apart, best_row_axis(apart.phases[0])
-    if across is not None and has_passes(kernel.phases[0], across, chip):
+    if has_passes(kernel.phases[0], across, chip):
         return in_passes(kernel, chip, rows, pointwise)
     kernel = merged(kernel, across, chip)
     if len(kernel.phases) == 1:
@@ -69,25 +69,33 @@ def rows(kernel: Kernel, chip: Chip) -> Kernel:
 def _shared(kernel: Kernel, across: Axis | None, chip: Chip) -> Kernel:
     """The kernel with a reduction split into chunks, if blocks are few or runs of memory short."""
     (phase,) = kernel.phases
-    taken = None if across is None else stretch(phase, across, chip)
-    if across is None and interleaved(phase, chip):
+    together = _together(phase, across, chip)
+    if across is None and together is None and interleaved(phase, chip):
         return in_order(split_reduction(kernel, 1, outermost=True))
-    if not _splits(phase, across, taken):
+    if not _splits(phase, across, together):
         return kernel
     outer = next(s for s in phase.body if isinstance(s, Loop) and s.carried)
     inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
     per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
     size = decide("chunk", [CHUNK, CHUNK >> 2, CHUNK << 2])
     chunk = max(1, size // per_step, extent(outer.axis) // CHUNKS)
-    if across is not None and taken is not None:
-        share = extent(outer.axis) * stretches(phase, across, taken) // ENOUGH_ROWS
+    if together is not None:
+        share = extent(outer.axis) * stretches(phase, *together) // ENOUGH_ROWS
         chunk = max(ROWS, share // TOGETHER * TOGETHER)
     if extent(outer.axis) <= chunk:
         return kernel
     return split_reduction(kernel, chunk, outermost=across is not None)
 
 
-def _splits(phase: Phase, across: Axis | None, taken: ColumnStretch | None) -> bool:
+def _together(phase: Phase, across: Axis | None, chip: Chip) -> tuple[Axis, ColumnStretch] | None:
+    """The axis whose neighbours a block reduces together, with their states in a stage, if so."""
+    if across is None:
+        return short_runs(phase)
+    taken = stretch(phase, across, chip)
+    return None if taken is None else (across, taken)
+
+
+def _splits(phase: Phase, across: Axis | None, together: tuple[Axis, ColumnStretch] | None) -> bool:
     """One reduction, too few rows to share among cores, and enough work to share."""
     reductions = [s for s in phase.body if isinstance(s, Loop) and s.carried]
     loops = [s for s in phase.body if isinstance(s, Loop)]
@@ -96,8 +104,8 @@ def _splits(phase: Phase, across: Axis | None, taken: ColumnStretch | None) -> b
     work = points(s.axis for s in walk(tuple(reductions)) if isinstance(s, Loop))
     count = points(phase.grid)
     blocks = count // 64 if across else count
-    if across is not None and taken is not None:
-        blocks = stretches(phase, across, taken)
+    if together is not None:
+        blocks = stretches(phase, *together)
     long = extent(reductions[0].axis) >= SPLIT_LENGTH
     return blocks < ENOUGH_ROWS and work * count >= 4 * CHUNK and long
 
@@ -107,10 +115,10 @@ def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
     width = lanes(phase.body, chip)
     work = points(s.axis for s in walk(phase.body) if isinstance(s, Loop))
     across = best_row_axis(phase)
-    taken = None if across is None else stretch(phase, across, chip)
-    if across is not None and taken is not None:
-        kernel = accumulate(kernel, across, taken, number)
-        tile = width * (4 if operations(phase.body) * taken.rows <= SHORT_STEPS else 1)
+    together = _together(phase, across, chip)
+    if across is not None and together is not None:
+        kernel = accumulate(kernel, *together, number)
+        tile = width * (4 if operations(phase.body) * together[1].rows <= SHORT_STEPS else 1)
         return vectorise(kernel, lambda loop: tile, number)
     if across is not None:
         unroll = 4 if extent(across) >= 4 * width else 2 if extent(across) >= 2 * width else 1
@@ -128,6 +136,8 @@ def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
             unroll //= 2
         return width * vectors(unroll, width, size)
 
+    if together is not None:
+        return vectorise(accumulate(kernel, *together, number), choose, number)
     kernel = vectorise(cache_row_values(kernel, chip, number), choose, number)
     return gather(kernel, list(phase.grid), work, number)
 
