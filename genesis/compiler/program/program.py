@@ -184,11 +184,11 @@ class Program:
         places: Places | None = None,
     ) -> None:
         """Compute the outputs from the inputs, which are addresses; `places` is as for `launch`."""
-        frame = self.frame(scalars, sizes, inputs, [memory.pointer for memory in outputs])
-        if self.temporaries or events.watcher is not None:
-            self.launch(frame, sizes, places)
+        pointers = [memory.pointer for memory in outputs]
+        if self._is_short and inputs and events.watcher is None:
+            self.executable.run(array("Q", [*inputs, *pointers]))
         else:
-            self.executable.run(frame)
+            self.launch(self.frame(scalars, sizes, inputs, pointers), sizes, places)
 
     def frame(
         self,
@@ -268,6 +268,11 @@ class Program:
             self.executable.run(frame)
         else:
             events.watcher.run(self, frame, sizes, places)
+
+    @cached_property
+    def _is_short(self) -> bool:
+        """Whether a frame is inputs and outputs alone."""
+        return not (self.scalars or self.symbols or self.extents or self.temporaries)
 
     @cached_property
     def _first_output(self) -> int:

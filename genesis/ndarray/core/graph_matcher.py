@@ -45,7 +45,8 @@ def matcher(graph: PendingGraph, states: Sequence[State]) -> Matcher:
     known = set(roots)
     given = known.union(*wiring)  # the rest are parts of blocks that nothing reads
     names: dict[Any, str] = {}  # of memories
-    alike: dict[int | None, list[str]] = defaultdict(list)  # only what has one form may be one object
+    # Only what has one form may be one object.
+    alike: dict[int | None, list[str]] = defaultdict(list)
     counts: list[str] = []
     lines = [f"{_listed(f'v{place}' for place in roots)} = roots"]
     for place, value in enumerate(order):

@@ -203,7 +203,7 @@ class Programs(dict[tuple[tuple[Node, ...], frozenset[int], str, "Options"], Com
         self._met[key] = met = self._met.get(key, 0) + 1
         listed = [*graph.roots]
         last = listed[len(listed) - len(states) :]
-        if met % OFTEN or not graph.known or not is_matchable(graph):
+        if met < OFTEN or met & (met - 1) or not graph.known or not is_matchable(graph):
             return
         if [id(state.actual) for state in states] != [id(value) for value in last]:
             return  # some are of other graphs
@@ -224,8 +224,8 @@ class _Selection(NamedTuple):
 #: So many values below roots are looked at for checks before the whole graph is.
 NEAR = 256
 
-#: When a graph was found as often as this, a matcher of its own is worth its making.
-OFTEN = 6
+#: When a graph was found as often as this, and twice as often, .., a matcher is worth its making.
+OFTEN = 8
 #: Matchers of graphs whose roots have the same forms, at most.
 MOST_ALIKE = 4
 
@@ -258,9 +258,10 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
             actual = [s.actual for w in written if (s := w()) is not None]
             found.update(dict.fromkeys([v for v in actual if v.memory is None]))
             del actual
-        devices = {v.device: None for v in found}
-        for device in devices:
-            roots = {v: None for v in found if v.device is device} if len(devices) > 1 else found
+        devices = {v.device: found for v in found}
+        if len(devices) > 1:
+            devices = {d: {v: None for v in found if v.device is d} for d in devices}
+        for device, roots in devices.items():
             try:
                 if events.watcher is None:
                     _realize(roots, device, sizes or _NO_SIZES)
