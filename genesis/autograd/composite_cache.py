@@ -70,6 +70,7 @@ _known: dict[tuple[Any, ...], RecordedComposite | Literal[False]] = {}
 #: Operations that were called once with arguments of certain forms.
 _once: set[tuple[Any, ...]] = set()
 _edge = partial(tuple.__new__, Edge)  # many are made
+_new: Any = object.__new__
 _NONE: Any = object()  # no result: the operations are to be called
 
 
@@ -293,6 +294,12 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     return function(*args, **kwargs) if found is _NONE else found
 
 
+def copied(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """A composition of arguments among which may be tensors; None if it is to be called."""
+    found = _copy(function, tuple(args), (), function)
+    return None if found is _NONE else found
+
+
 def operation(function: type[Function], args: tuple[Any, ...]) -> Any:
     """An operation of the tape on arguments among which are tensors."""
     if not function.copied or thread.stands_in:
@@ -365,6 +372,7 @@ def _copy(
     recording = function is not plain and state["enabled"]
     key: list[Any] = [name, recording, default_float(), *names]
     arrays: list[NDArray] = []
+    values: list[Value] = []
     edges: list[Edge | None] = []
     for x in given:
         kind = type(x)
@@ -381,6 +389,7 @@ def _copy(
                     edge = _edge((x, 0, array.shape, array.dtype))
             key += array.dtype, array.shape, array.device, edge is None
             arrays.append(array)
+            values.append(array.value if array.steps else array.storage.actual)
             edges.append(edge)
         elif kind in _SETTINGS:
             key += kind, x if kind is not float or x > 0 or x < 0 else repr(x)  # -0.0, nan
@@ -394,12 +403,12 @@ def _copy(
         recorded = _recorded(form, given, names, function, arrays)
     if not recorded or (recorded.written and _are_views(arrays)):
         return _NONE
-    values = [x.value if x.steps else x.storage.actual for x in arrays]
     graph = recorded.graph
     passed = graph.checks is None or graph.passes(values)
     if not passed and recorded.operation:
         return _NONE  # the operation knows better: it may refuse them at once
-    graph.extend(values, recorded.device, passed)
+    # Called by `call`, say, and that by what was called.
+    graph.extend(values, recorded.device, passed, inside=4)
     places = graph.places
     if recorded.written:
         for argument, k in zip(recorded.written, places[len(recorded.made) :], strict=True):
@@ -427,10 +436,10 @@ def _copy(
 
 def _result(value: Value, creator: Creator | None, slot: int) -> Tensor:
     """A tensor on a value that nobody has seen: what its parts' constructors do, at once."""
-    storage = Storage.__new__(Storage)
+    storage = _new(Storage)
     storage.actual = value
     storage.version = 0
-    array = NDArray.__new__(NDArray)
+    array = _new(NDArray)
     array.storage = storage
     array.steps = ()
     array.dtype = value.dtype

@@ -6,7 +6,9 @@ be overwritten, the options, the backend's target; the store adds the compiler's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, replace
 
 from genesis.backends import get
@@ -71,6 +73,19 @@ def program_key(
     return digest(identity(roots), chosen, backend.name, backend.target)
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector: stages make many objects, and hardly any in circles."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@_uncollected()
 def _compile(
     roots: Sequence[Node], donated: frozenset[int], backend: Backend, options: Options
 ) -> Program:

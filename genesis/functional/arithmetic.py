@@ -31,13 +31,11 @@ class Add(Function):
 @method(in_place=True)
 def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """``input + alpha * other``."""
-    return Add.apply(input, _times("add", input, other, alpha))
+    return Add.apply(input, other if alpha == 1 else _times("add", input, other, alpha))
 
 
 def _times(name: str, x: Any, y: Any, alpha: Any) -> Any:
     """``alpha * y``, to be added to x: with no more kinds of numbers than both have."""
-    if alpha == 1:
-        return y
     kinds = [z.dtype for z in (x, y) if hasattr(z, "dtype")]
     if isinstance(alpha, float) and all(map(_is_whole, kinds)):
         raise TypeError(f"{name}: alpha is {alpha}, but the numbers are integers")
@@ -59,12 +57,12 @@ class Sub(Function):
 @method(in_place=True)
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """``input - alpha * other``."""
-    return Sub.apply(input, _times("sub", input, other, alpha))
+    return Sub.apply(input, other if alpha == 1 else _times("sub", input, other, alpha))
 
 
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """``other - alpha * input``."""
-    return Sub.apply(other, _times("rsub", other, input, alpha))
+    return Sub.apply(other, input if alpha == 1 else _times("rsub", other, input, alpha))
 
 
 class Mul(Function):

@@ -54,6 +54,8 @@ def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 
 def _dims(name: str, x: Any, dim: Any) -> tuple[int, ...]:
     """The dimensions to reduce; none given means all, and a scalar passes for a vector of one."""
+    if dim is None:
+        return tuple(range(len(x.shape)))
     given = None if isinstance(dim, tuple | list) and not dim else dim
     found = normal_dims(name, given, builtins.max(len(x.shape), 1))
     return found if x.shape else ()

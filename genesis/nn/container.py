@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import index as as_int
 from typing import Any, ClassVar
 
+from genesis.ndarray.core.value import thread
+from genesis.nn.layer_chain import chained
 from genesis.nn.module import Family, Module, Parameter
 from genesis.tensor.tensor import Tensor
 
@@ -115,6 +117,10 @@ class Sequential(_Listed):
 
     def forward(self, input: Any) -> Any:
         """The result of the last module."""
+        if thread.recorder is None:
+            found = chained(self._modules.values(), input)
+            if found is not None:
+                return found
         for module in self._modules.values():
             input = module(input)
         return input

@@ -7,7 +7,6 @@ Its `forward` takes the other arguments, and calls the function with both.
 from __future__ import annotations
 
 import inspect
-from itertools import repeat
 from typing import Any
 
 from genesis.functional.registry import Operation, StatelessLayer
@@ -49,7 +48,7 @@ def layer_of(operation: Operation, module: str) -> type[Stateless]:
 
     @atomic
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, map(getattr, repeat(self), names), strict=True))
+        given = {name: getattr(self, name) for name in names}
         if thread.recorder is not None:
             unwatched(_report, self, given)
         return function(*args, **kwargs, **given)

@@ -246,6 +246,10 @@ class Module:
     @atomic
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__
+        try:
+            return fields["_parameters"][name]
+        except KeyError:
+            pass
         for home in _HOMES:
             found = fields.get(home)
             if found is not None and name in found:

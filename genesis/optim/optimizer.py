@@ -184,6 +184,8 @@ class Optimizer:
         if names:
             settings["param_names"] = names
         self.check(settings)
+        # Before the first step, whose program is then that of all steps that follow.
+        nd.realize(*[p.array for p in listed])
         self.param_groups.append(ParameterGroup(settings, listed[0].device if listed else "cpu"))
         Changes.count += 1
 
@@ -233,6 +235,10 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        if thread.recorder is None:
+            # Together: a first step, which is recorded, would have a program for each.
+            groups = [group["params"] for group in self.param_groups]
+            nd.realize(*[p.grad.array for params in groups for p in params if p.grad is not None])
         self._update_all()
         return loss
 

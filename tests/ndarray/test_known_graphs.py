@@ -14,6 +14,30 @@ from genesis.ndarray.core.subgraph_copies import Subgraph
 from genesis.ndarray.core.value import thread
 
 
+@pytest.fixture(autouse=True, params=["by signature", "by matcher"])
+def often(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is met again is recognised in one way or the other."""
+    monkeypatch.setattr(realisation, "OFTEN", 1 if request.param == "by matcher" else 1 << 30)
+
+
+@pytest.fixture
+def matched(monkeypatch: pytest.MonkeyPatch, often: None) -> list[bool]:
+    """For every realisation from now on, whether a matcher recognised it."""
+    found: list[bool] = []
+    match = realisation.Programs.matched
+
+    def noted(self: Any, *args: Any) -> Any:
+        answer = match(self, *args)
+        found.append(answer is not None)
+        return answer
+
+    monkeypatch.setattr(thread, "written", [])
+    monkeypatch.setattr(realisation, "OFTEN", 1)
+    monkeypatch.setattr(realisation, "_programs", realisation.Programs())
+    monkeypatch.setattr(realisation.Programs, "matched", noted)
+    return found
+
+
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Realisations that had to be planned, from now on."""
@@ -153,3 +177,83 @@ def test_a_known_graph_whose_inputs_share_memory(planned: list[int]) -> None:
     for i, j in ((0, 1), (1, 2), (2, 0), (1, 1)):
         for xs in (rows, apart):
             assert (xs[i] * 3 - xs[j]).tolist() == (given[i] * 3 - given[j]).tolist()
+
+
+def test_a_loop_is_matched_until_somebody_holds_what_is_inside(matched: list[bool]) -> None:
+    x, y = nd.array([1.0, 2.0]), nd.array([3.0, 5.0])
+    held: list[Any] = []
+    for turn in range(8):
+        middle = x * (turn + 2)
+        total = (middle + y).sum()
+        if turn == 5:
+            held.append(middle)
+        del middle
+        assert total.item() == 3 * (turn + 2) + 8
+    assert held[0].value.is_realised
+    assert matched == [False, False, True, True, True, False, True, True]
+
+
+def test_one_leaf_in_two_places_is_another_graph(matched: list[bool]) -> None:
+    def pair() -> list[Any]:
+        return [nd.array([float(k), 2.0 * k]).realize() for k in (1, 3)]
+
+    for turn in range(9):
+        a, b = pair()
+        if turn % 3 == 2:
+            b = a
+        first = a.value.memory
+        assert (a * 2 + b * 3).tolist() == ([5.0, 10.0] if b is a else [11.0, 22.0])
+        assert a.tolist() == [1, 2] and a.value.memory is first
+    assert matched.count(True) >= 3
+
+
+def test_memory_of_a_known_graph_is_kept_once_somebody_holds_it(matched: list[bool]) -> None:
+    state, seen = nd.zeros(16).realize(), []
+    for turn in range(10):
+        if turn in (4, 7):
+            seen.append((turn, state.copy()))  # the same memory
+        state += 1
+        state.realize()
+    assert [old.tolist() for _, old in seen] == [[turn] * 16 for turn, _ in seen]
+    turns = matched[1:]  # the first made the zeros
+    assert turns[3] and not turns[4] and turns[6] and not turns[7] and turns[9]
+
+
+def test_an_index_is_checked_whenever_its_graph_comes(matched: list[bool]) -> None:
+    table = nd.array(np.arange(12.0).reshape(4, 3))
+    for k in (0, 3, 1, 2, 3):
+        index = nd.array([k, k]) + 0
+        assert table[index].sum().item() == 6 * (3 * k + 1)
+    with pytest.raises(IndexError, match="index 4 is out of range"):
+        table[nd.array([0, 4]) + 0].sum().item()
+
+
+def test_draws_go_on_where_a_graph_is_matched(matched: list[bool]) -> None:
+    def drawn(count: int) -> list[float]:
+        nd.random.manual_seed(3)
+        return [(nd.random.normal((4,)) * 2).sum().item() for _ in range(count)]
+
+    expected = drawn(1) + drawn(2)[1:] + drawn(3)[2:]
+    found = drawn(8)
+    assert found[:3] == expected and len(set(found)) == 8
+    assert matched.count(True) > 4
+
+
+def test_a_part_of_a_block_that_somebody_holds_or_not(matched: list[bool]) -> None:
+    stand_in = primitive.parameter(nd.zeros(3).dtype, (3,), "cpu")
+    inner = nd.exp(wrap(stand_in))
+    graph = Subgraph([stand_in], [inner.value, inner.sum().value])
+    given = nd.array(np.ones(3, np.float32))
+    for turn in range(14):
+        copied = graph.copy([given.value], "cpu")
+        part, total = (wrap(copied[place]) for place in graph.places)
+        del copied
+        if turn in (5, 9):
+            part.realize()
+        if turn % 4 != 3 and turn != 9:
+            assert total.item() == pytest.approx(3 * np.e, rel=1e-6)
+            assert part.value.is_realised  # it was computed on the way
+        else:
+            del part
+            assert total.item() == pytest.approx(3 * np.e, rel=1e-6)
+    assert matched.count(True) >= 5

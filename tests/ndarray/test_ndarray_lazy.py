@@ -107,7 +107,8 @@ def test_a_check_stores_only_what_is_needed_again(monkeypatch: pytest.MonkeyPatc
 def test_variables_inside_a_realisation_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def referring(work: Callable[..., Any]) -> Callable[..., Any]:
         def called(graph: Any, *rest: Any) -> Any:
-            variables = [(v, v.memory) for v in graph.order]
+            values = graph if isinstance(graph, list) else graph.order
+            variables = [(v, v.memory) for v in values]
             result = work(graph, *rest)
             assert variables
             return result

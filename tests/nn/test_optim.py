@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -653,3 +654,28 @@ def test_a_recording_that_fails_leaves_no_state() -> None:
     with pytest.raises(LookupError):
         aliased(rows)
     assert len(rows) == 2 and optimizer.state[weight]["step"].item() == 1
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam])
+def test_a_first_step_has_the_program_of_all_that_follow(kind: Any) -> None:
+    """Gradients are computed together, however many there are, and from parameters in memory."""
+    from genesis.ndarray.core.realisation import statistics
+
+    def compiled(layers: int) -> list[int]:
+        sizes = [5 + layers + k for k in range(layers + 1)]
+        model = nn.Sequential(*[nn.Linear(*pair) for pair in pairwise(sizes)])
+        x = genesis.tensor(np.ones((4, sizes[0]), np.float32))
+        optimizer = kind(model.parameters(), lr=0.1)
+        found = []
+        for _ in range(3):
+            before = statistics().compiled
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            loss.item()
+            found.append(statistics().compiled - before)
+        return found
+
+    few, many = compiled(2), compiled(6)
+    assert few == many and few[1:] == [0, 0]

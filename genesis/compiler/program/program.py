@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import add
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from genesis import events
@@ -185,8 +184,11 @@ class Program:
         places: Places | None = None,
     ) -> None:
         """Compute the outputs from the inputs, which are addresses; `places` is as for `launch`."""
-        frame = self.frame(scalars, sizes, inputs, [memory.pointer for memory in outputs])
-        self.launch(frame, sizes, places)
+        pointers = [memory.pointer for memory in outputs]
+        if self._is_short and inputs and events.watcher is None:
+            self.executable.run(array("Q", [*inputs, *pointers]))
+        else:
+            self.launch(self.frame(scalars, sizes, inputs, pointers), sizes, places)
 
     def frame(
         self,
@@ -200,13 +202,16 @@ class Program:
         Inputs come first, by slot; outputs from `first_output` on.
         """
         words = [*inputs] or [0] * self.buffers
-        words += [encode(scalars[slot], dtype) for slot, dtype in self.scalars]
+        if self.scalars:
+            words += [encode(scalars[slot], dtype) for slot, dtype in self.scalars]
         words += [*outputs] or [0] * len(self.outputs)
-        words += [sizes[name] for name in self.symbols]
+        if self.symbols:
+            words += [sizes[name] for name in self.symbols]
         if self.extents:
             words += [evaluate(extent, sizes) & _WORD for extent in self.extents]
             words += [0] * self.pointers
-        words += [0] * len(self.temporaries)
+        if self.temporaries:
+            words += [0] * len(self.temporaries)
         return array("Q", words)
 
     def peak_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
@@ -247,11 +252,14 @@ class Program:
         """
         if self.temporaries:
             elsewhere = _NOWHERE if prepared is None else prepared.elsewhere
-            rooms, offsets, total = self.placement(sizes, elsewhere)
+            fixed = not self.symbols and prepared is None
+            found = self._placement if fixed else self.placement(sizes, elsewhere)
+            rooms, offsets, total = found
             block = (allocate or self.backend.allocate)(total)
-            start, results = block.pointer, self.first_output
-            bases = [start if room is None else frame[results + room] for room in rooms]
-            frame[len(frame) - len(offsets) :] = array("Q", map(add, bases, offsets))
+            start, results, slot = block.pointer, self._first_output, len(frame) - len(offsets)
+            for room, offset in zip(rooms, offsets, strict=True):
+                frame[slot] = (start if room is None else frame[results + room]) + offset
+                slot += 1
         if prepared is not None:
             for slot, memory in prepared.memory:
                 frame[slot] = memory.pointer
@@ -260,6 +268,20 @@ class Program:
             self.executable.run(frame)
         else:
             events.watcher.run(self, frame, sizes, places)
+
+    @cached_property
+    def _is_short(self) -> bool:
+        """Whether a frame is inputs and outputs alone."""
+        return not (self.scalars or self.symbols or self.extents or self.temporaries)
+
+    @cached_property
+    def _first_output(self) -> int:
+        return self.first_output
+
+    @cached_property
+    def _placement(self) -> MemoryPlan:
+        """Where the temporaries lie if no size is a symbol."""
+        return self.placement({})
 
     def placement(
         self, sizes: Mapping[str, int], elsewhere: frozenset[int] = _NOWHERE

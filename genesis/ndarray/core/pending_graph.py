@@ -50,8 +50,8 @@ class PendingGraph:
     """
 
     __slots__ = (
-        "blocks", "memories", "order", "places", "plain", "roots", "_counts", "_memory_counts",
-        "_within",
+        "blocks", "counts", "known", "memories", "memory_counts", "order", "places", "plain",
+        "roots", "_within",
     )  # fmt: skip
 
     def __init__(self, roots: dict[Value, None], *within: PendingGraph) -> None:
@@ -71,9 +71,11 @@ class PendingGraph:
         if self.blocks:
             self._add_parts()
         self.memories: list[Memory] = list(filter(None, map(_memory, self.order)))  #: of the leaves
-        self._counts = references(self.order)
-        self._memory_counts = references(self.memories)
+        self.counts = references(self.order)  #: references to each value, whose ever they are
+        self.memory_counts = references(self.memories)
         self._within = within
+        #: Whether one with as many references to each value was met before.
+        self.known = False
 
     def _find(self, first: int) -> None:
         """Find what is below the values from the first one on."""
@@ -121,13 +123,13 @@ class PendingGraph:
         for graph in self._within:
             for place, value in enumerate(self.order):
                 uses[place] += 2 * (value in graph.places)
-        return holders(self._counts, uses)
+        return holders(self.counts, uses)
 
     @property
     def alone(self) -> set[Memory]:
         """Memories that nothing refers to but values of the graph which nobody holds."""
         leaves = Counter(self.memories)
-        others = holders(self._memory_counts, [2 * leaves[m] for m in self.memories])
+        others = holders(self.memory_counts, [2 * leaves[m] for m in self.memories])
         found = {m for m, n in zip(self.memories, others, strict=True) if not n}
         if found:
             found -= {v.memory for v, n in zip(self.order, self.held, strict=True) if n}
@@ -169,7 +171,7 @@ class PendingGraph:
         place = -1
         for _ in range(forms.count(0)):
             place = forms.index(0, place + 1)
-            form = _numbered_here(self.order[place])
+            form = numbered_here(self.order[place])
             if form is None:
                 return None
             forms[place] = form
@@ -177,8 +179,9 @@ class PendingGraph:
         numbers: dict[Memory, int] = dict(zip(memories, count()))
         shared = [numbers[m] for m in memories] if len(numbers) < len(memories) else ()
         begin = len(forms), len(self.roots), *[places[r] for r in self.roots], *self._wiring()
-        brief = *begin, *forms, *self._counts, *self._memory_counts, *shared
+        brief = *begin, *forms, *self.counts, *self.memory_counts, *shared
         found = _signatures.get(brief)
+        self.known = found is not None
         if found is None:
             words, sure = self._described(forms, numbers)
             full = begin, tuple(words)
@@ -210,7 +213,7 @@ class PendingGraph:
         return words, sure
 
 
-def _numbered_here(value: Value) -> int | None:
+def numbered_here(value: Value) -> int | None:
     """The number of what is not known by its own `form`: that of a slice depends on what it reads.
 
     What lies in memory has one if it is a whole, and of known size.
@@ -227,6 +230,11 @@ def _numbered_here(value: Value) -> int | None:
     if offset == 0:
         value.form = number
     return number
+
+
+def form_of(value: Any) -> int | None:
+    """The number of what a value is; None if nothing is like it."""
+    return value.form or numbered_here(value)
 
 
 def numbered_leaf(
@@ -252,7 +260,7 @@ def numbered(value: Value, anywhere: bool = False) -> int:
         attr = repr(attr)  # 0.0 == -0.0, and nan != nan
     elif anywhere:
         attr = tuple([step for _, step in attr])
-    form = op, attr, value.dtype, value.shape, len(value.inputs)
+    form = op, attr, value.dtype, value.shape, len(value.inputs), type(value)
     number = _forms.get(form)
     if number is None:
         number = _forms[form] = next(_numbers)

@@ -30,15 +30,18 @@ from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, evaluate, product
 from genesis.ndarray.core import symbolic_sizes
+from genesis.ndarray.core.graph_matcher import Matcher, is_matchable, matcher
 from genesis.ndarray.core.index_checks import checks_in, codes, require
 from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.core.pending_graph import (
     PendingGraph,
     are_too_many_forms,
     forget_forms,
+    form_of,
     numbered_leaf,
 )
 from genesis.ndarray.core.source_lines import Places
+from genesis.ndarray.core.storage import State, pending_states
 from genesis.ndarray.core.symbolic_sizes import GeneralForm, Use
 from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, lock, thread
 
@@ -152,18 +155,61 @@ class Programs(dict[tuple[tuple[Node, ...], frozenset[int], str, "Options"], Com
 
     def __init__(self) -> None:
         self.plans: dict[tuple[int | None, str], ExecutionPlan] = {}
+        self._met: dict[tuple[int | None, str], int] = {}  # how often plans were found
+        self._matchers: dict[Hashable, list[tuple[Matcher, ExecutionPlan]]] = {}
 
     def remember(self, key: tuple[int | None, str], plan: ExecutionPlan) -> None:
         """Find a plan again."""
         if len(self.plans) >= MOST_PROGRAMS or are_too_many_forms():
             self.forget_plans()
         else:
+            if key in self.plans:
+                self._forget_matchers()
             self.plans[key] = plan
 
     def forget_plans(self) -> None:
         """Find no plan any more."""
         self.plans.clear()
+        self._forget_matchers()
         forget_forms()
+
+    def _forget_matchers(self) -> None:
+        self._met.clear()
+        self._matchers.clear()
+
+    def matched(
+        self, device: str, roots: Iterable[Value], states: Sequence[State]
+    ) -> tuple[list[Any], ExecutionPlan] | None:
+        """The values below roots, and the plan of their graph, if it is one that comes often."""
+        listed, bases = [*roots], []
+        for state in states:
+            listed.append(state.actual)
+            bases.append(state.base)
+        forms = (device, *[value.form or form_of(value) for value in listed])
+        for match, plan in self._matchers.get(forms, ()):
+            order = match(listed, bases)
+            if order is not None:
+                return order, plan
+        return None
+
+    def watch(
+        self,
+        key: tuple[int | None, str],
+        graph: PendingGraph,
+        states: Sequence[State],
+        plan: ExecutionPlan,
+    ) -> None:
+        """A plan was found: have its graph be `matched` if it comes often."""
+        self._met[key] = met = self._met.get(key, 0) + 1
+        listed = [*graph.roots]
+        last = listed[len(listed) - len(states) :]
+        if met < OFTEN or met & (met - 1) or not graph.known or not is_matchable(graph):
+            return
+        if [id(state.actual) for state in states] != [id(value) for value in last]:
+            return  # some are of other graphs
+        found = self._matchers.setdefault((key[1], *map(form_of, listed)), [])
+        found.insert(0, (matcher(graph, states), plan))
+        del found[MOST_ALIKE:]
 
 
 class _Selection(NamedTuple):
@@ -177,6 +223,11 @@ class _Selection(NamedTuple):
 
 #: So many values below roots are looked at for checks before the whole graph is.
 NEAR = 256
+
+#: When a graph was found as often as this, and twice as often, .., a matcher is worth its making.
+OFTEN = 8
+#: Matchers of graphs whose roots have the same forms, at most.
+MOST_ALIKE = 4
 
 #: Programs that are found again, at most. Each takes about 100 KB.
 MOST_PROGRAMS = 1024
@@ -198,7 +249,7 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
     `sizes` gives the symbolic sizes their values by name.
     """
     with lock:  # even for values in memory: another thread may just be writing to it
-        found = dict.fromkeys([v for v in values if v.memory is None])
+        found = {v: None for v in values if v.memory is None}
         if not found:
             return
         # What was written on the way goes along: a loop that asks for one number in every
@@ -207,9 +258,10 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
             actual = [s.actual for w in written if (s := w()) is not None]
             found.update(dict.fromkeys([v for v in actual if v.memory is None]))
             del actual
-        devices = dict.fromkeys([v.device for v in found])
-        for device in devices:
-            roots = {v: None for v in found if v.device is device} if len(devices) > 1 else found
+        devices = {v.device: found for v in found}
+        if len(devices) > 1:
+            devices = {d: {v: None for v in found if v.device is d} for d in devices}
+        for device, roots in devices.items():
             try:
                 if events.watcher is None:
                     _realize(roots, device, sizes or _NO_SIZES)
@@ -232,39 +284,54 @@ def _realize(
     if Checked.waiting:  # most are found near the roots, and then the graph is visited only once
         Checked.waiting = False
         _check(_checks_near(roots), device, sizes)
-    graph = PendingGraph(roots, *within)
-    while not graph.plain and _adds(graph, device, sizes):
-        graph.leave()
-        graph = PendingGraph(roots, *within)
     known = not sizes and events.watcher is None  # else more is wanted than a plan has
-    key = graph.signature() if known else None, device
-    plan = _programs.plans.get(key)
+    states = [state for state in pending_states() if state.actual not in roots]
     try:
-        if plan is not None and plan.use is not None and plan.use.again(plan.general):
-            plan = None
-        if plan is None or plan.options is not options()():
-            graph, plan, again = _found(graph, device, sizes, within)
+        if known and not within:
+            found = _programs.matched(device, roots, states)
+            if found is not None and _serves(found[1]):
+                return _run(*found, device)
+            del found
+        graph = PendingGraph(roots, *within)
+        while not graph.plain and _adds(graph, device, sizes):
+            graph.leave()
+            graph = PendingGraph(roots, *within)
+        key = graph.signature() if known else None, device
+        plan = _programs.plans.get(key)
+        if plan is None or not _serves(plan):
+            order, plan, again = _found(graph, device, sizes, within)
             if key[0] is not None:
                 _programs.remember(key, again)
-        _run(graph, plan, device)
+        else:
+            order = graph.order
+            if not within:
+                _programs.watch(key, graph, states, plan)
+        _run(order, plan, device)
     except Exception as error:
         first = next(iter(roots))
         error.add_note(f"while realising the result of {first.op.name} at {first.where}")
         raise
 
 
+def _serves(plan: ExecutionPlan) -> bool:
+    """Whether a graph is still realised as a plan says."""
+    if plan.use is not None and plan.use.again(plan.general):
+        return False
+    return plan.options is options()()
+
+
 def _found(
     graph: PendingGraph, device: str, sizes: Mapping[str, int], within: Sequence[PendingGraph]
-) -> tuple[PendingGraph, ExecutionPlan, ExecutionPlan]:
-    """A graph without blocks in the place of one, how to realise it, and how all that are equal."""
+) -> tuple[list[Value], ExecutionPlan, ExecutionPlan]:
+    """The values of a graph without blocks, how to realise them, and how all equal graphs."""
     if not graph.blocks:
         plan = _execution_plan(graph, device, sizes)
-        return graph, plan, plan
+        return graph.order, plan, plan
     graph.forget_memories()
     parts, inner = graph.expand()
     flat = PendingGraph(graph.roots, graph, *within)
     plan = _execution_plan(flat, device, sizes)
-    return flat, plan, _in_blocks(plan, flat.order, graph.places, parts, inner)
+    return flat.order, plan, _in_blocks(plan, flat.order, graph.places, parts, inner)
 
 
 def _in_blocks(
@@ -502,9 +569,9 @@ def _aliases(selected: _Selection, places: Mapping[Value, int]) -> list[Alias]:
     return found
 
 
-def _run(graph: PendingGraph, plan: ExecutionPlan, device: str) -> None:
+def _run(order: list[Any], plan: ExecutionPlan, device: str) -> None:
     """Run the program for a graph's values, and give them its outputs."""
-    order, entry = graph.order, plan.entry
+    entry = plan.entry
     if plan.opened:
         blocks = {place for place, _ in plan.opened}
         made = {place: cast(Any, order[place]).expand() for place in blocks}
@@ -515,7 +582,7 @@ def _run(graph: PendingGraph, plan: ExecutionPlan, device: str) -> None:
         inputs = [order[place].memory.pointer + after for place, after, _, _ in plan.inputs]
         for slot in plan.anywhere:
             inputs[slot] += plan.inputs[slot].begin(order)
-        scalars = [attr.found(order) for attr in plan.scalars]
+        scalars = [attr.found(order) for attr in plan.scalars] if plan.scalars else ()
         outputs = backend_of(device).allocate_many(plan.fresh)
         for number, place in plan.taken:
             outputs.insert(number, cast("Memory", order[place].memory))
@@ -530,9 +597,10 @@ def _run(graph: PendingGraph, plan: ExecutionPlan, device: str) -> None:
         _counts["operations"] += entry.operations
     for place in plan.empty:
         order[place].fulfil(backend_of(device).allocate(0), row_major(order[place].shape))
-    for alias in plan.aliases:
-        alias.lay(order)
-    _counts["aliases"] += len(plan.aliases)
+    if plan.aliases:
+        for alias in plan.aliases:
+            alias.lay(order)
+        _counts["aliases"] += len(plan.aliases)
 
 
 def _entry(

@@ -8,7 +8,7 @@ so every other view sees the write while anything computed from the old value ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
@@ -221,10 +221,10 @@ class State(Storage):
 advanced: dict[ref[State], None] = {}
 
 
-def pending_states() -> list[State]:
+def pending_states() -> Sequence[State]:
     """The states that have been advanced and not been realised since."""
     if not advanced:
-        return []
+        return ()
     found = [s for s in [r() for r in list(advanced)] if s is not None and not s.actual.is_realised]
     advanced.clear()
     advanced.update(dict.fromkeys(map(ref, found)))

@@ -119,8 +119,13 @@ class Subgraph:
         self.extend(values, device, passed)
         return values
 
-    def extend(self, values: list[Value], device: str, passed: bool | None = None) -> None:
-        """Append to the inputs what `copy` gives after them."""
+    def extend(
+        self, values: list[Value], device: str, passed: bool | None = None, inside: int = 2
+    ) -> None:
+        """Append to the inputs what `copy` gives after them.
+
+        So many frames, this one's among them, are known to be `inside` of the package.
+        """
         below = 0
         for v in values:
             if v.depth > below:
@@ -143,7 +148,7 @@ class Subgraph:
             value.device = device
             value.depth = below + 1
             value.memory = None
-            value.code, value.instruction = caller(3)
+            value.code, value.instruction = caller(inside + 1)
             value.form = form
             values.append(value)
             return
@@ -153,7 +158,7 @@ class Subgraph:
         block.device = device
         block.parts = parts = []
         block.depth = below
-        block.code, block.instruction = code, instruction = caller(3)
+        block.code, block.instruction = code, instruction = caller(inside + 1)
         block.form = self.form
         block.passed = self.passes(values) if passed is None else passed
         if not self.plain or not block.passed:

@@ -80,7 +80,7 @@ def allocate(nbytes: int) -> Memory:
 def allocate_many(sizes: Sequence[int]) -> list[Memory]:
     """Blocks for several requests, all or none of them, under one lock."""
     result: list[Memory] = []
-    live = 0
+    counters, live = _counters, 0
     with _lock:
         if _freed:
             _collect()
@@ -89,14 +89,19 @@ def allocate_many(sizes: Sequence[int]) -> list[Memory]:
                 capacity = size_class(nbytes)
                 blocks = _cache[capacity]
                 pointer = blocks.pop() if blocks else _obtain(nbytes, capacity)
+                block = _Block.__new__(_Block)  # many are made: field by field is quicker
+                block.pointer = pointer
+                block.nbytes = nbytes
+                block.owner = None
+                block.capacity = capacity
                 live += capacity
-                result.append(_Block(pointer, nbytes, capacity))
+                result.append(block)
         finally:  # blocks obtained before a failure are freed like any others
-            _counters.allocations += len(result)
-            _counters.live_blocks += len(result)
-            live = _counters.live_bytes = _counters.live_bytes + live
-            if live > _counters.peak_live_bytes:
-                _counters.peak_live_bytes = live
+            counters.allocations += len(result)
+            counters.live_blocks += len(result)
+            live = counters.live_bytes = counters.live_bytes + live
+            if live > counters.peak_live_bytes:
+                counters.peak_live_bytes = live
     return result
 
 
@@ -208,11 +213,7 @@ class _Block(Memory):
 
     __slots__ = ("capacity",)
 
-    def __init__(self, pointer: int, nbytes: int, capacity: int) -> None:
-        self.pointer = pointer
-        self.nbytes = nbytes
-        self.owner = None
-        self.capacity = capacity
+    capacity: int
 
     # A default argument outlives the module's globals at interpreter exit.
     def __del__(self, free: Any = _freed.append) -> None:
