@@ -16,8 +16,10 @@ it computes again what cannot be loaded.
 
 *Pace.* Texts that are being continued wait for the prompts in their step. Prompts are spread: a
 step takes little longer than steps took lately, so that tokens come evenly, and prompts that came
-together have their first tokens, and later their ends, one after the other. Where they would be
-late, they get a greater share, and never more than the pace allows that is aimed at.
+together have their first tokens, and later their ends, one after the other. While requests wait, a
+step has as many tokens of prompts as it will need when all of them are continued: as answers of
+all that many texts end, prompts of as many others are computed, and the queue gets no longer. Where
+they would be late, they get a greater share, and never more than the pace allows that is aimed at.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from genesis.llm.request import (
     SequenceState,
     TokenSpan,
 )
-from genesis.llm.step_time import Between, StepSize, StepTime
+from genesis.llm.step_time import Balance, Between, StepSize, StepTime
 
 _STEADY = 1.25  # what a step may take, over what steps took lately
 _SHARES = 1 / 3, 3 / 4  # of a step, at least and at most, that prompts may have even so
@@ -76,7 +78,7 @@ class Scheduler:
         #: being continued have time for.
         self.times: StepTime | None = None
         self._left = 0  # tokens that the step being planned can still hold
-        self._between, self._now = Between(), 0.0
+        self._between, self._balance, self._now = Between(), Balance(), 0.0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -244,7 +246,19 @@ class Scheduler:
         size = StepSize(1, 0, 0, decoding, read, 0)
         share, start = self._wanted_share(self.times)
         steady = max(self.times.seconds(size) / (1 - share), _STEADY * self._between.mean)
+        if len(self._jobs) > len(self._running):
+            tokens = self._balance.ratio * self._wanted_rows()
+            steady = max(steady, self.times.seconds(size._replace(prefills=1, tokens=tokens)))
         return self.times.budget(size, min(*paces, steady), start, min(most, _PIECE), most)
+
+    def _wanted_rows(self) -> int:
+        """Texts that would be continued if nobody had to wait for a prompt."""
+        found, most = 0, self.limits.sequences
+        for job in chain(self._running, *self._waiting.values()):
+            if found >= most:
+                break
+            found += job.request.sequences
+        return min(found, most)
 
     def _wanted_share(self, times: StepTime) -> tuple[float, int]:
         """The share of the time by which all prompts come when due; where the next one goes on."""
@@ -365,9 +379,9 @@ class Scheduler:
         self.cache.use(keys)
         first.registered = match.pages
         first.computed = match.pages * self.pool.page_size
-        if not job.charged:
-            self._charge(job, length - first.computed)
-            job.charged = True
+        if job.charged is None:
+            job.charged = length - first.computed
+            self._charge(job, job.charged)
         self._leave_queue(job)
         insort(self._running, job)
         job.running = True
@@ -471,6 +485,7 @@ class Scheduler:
             if i not in children:
                 self._release(sequence)
         if not job.sequences:
+            self._balance.note(job.charged or 0, sum(len(out.tokens) for out in job.outputs))
             self._end(job, "finished")
         elif job.outgrown:
             self._switch(job)
