@@ -417,7 +417,7 @@ class Scheduler:
         if step is not self._step:
             raise RuntimeError("this is not the step that was planned last")
         self._step = None
-        if step.decodes:
+        if step.decodes and self.times is not None:
             continued = {work.request.id for work in step.decodes}
             tokens = sum(len(c.tokens) for id in continued for c in results.get(id, ()))
             self._between.note(len(step.decodes), tokens, now - self._now)
@@ -485,7 +485,8 @@ class Scheduler:
             if i not in children:
                 self._release(sequence)
         if not job.sequences:
-            self._balance.note(job.charged or 0, sum(len(out.tokens) for out in job.outputs))
+            if self.times is not None:
+                self._balance.note(job.charged or 0, sum(len(out.tokens) for out in job.outputs))
             self._end(job, "finished")
         elif job.outgrown:
             self._switch(job)
