@@ -28,6 +28,7 @@ import struct
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from genesis.llm.pages import NOWHERE, PagePool, Write
@@ -245,11 +246,12 @@ class Scheduler:
         read = sum(s.computed + 1 for job in ready for s in job.sequences)
         size = StepSize(1, 0, 0, decoding, read, 0)
         share, start = self._wanted_share(self.times)
+        fitting = partial(self.times.budget, size, start=start, least=min(most, _PIECE), most=most)
         steady = max(self.times.seconds(size) / (1 - share), _STEADY * self._between.mean)
+        tokens = fitting(pace=steady)
         if len(self._jobs) > len(self._running):
-            tokens = self._balance.ratio * self._wanted_rows()
-            steady = max(steady, self.times.seconds(size._replace(prefills=1, tokens=tokens)))
-        return self.times.budget(size, min(*paces, steady), start, min(most, _PIECE), most)
+            tokens = max(tokens, int(self._balance.ratio * self._wanted_rows()))
+        return min(tokens, fitting(pace=min(paces)))
 
     def _wanted_rows(self) -> int:
         """Texts that would be continued if nobody had to wait for a prompt."""
