@@ -112,6 +112,21 @@ def test_tokens_come_evenly(clients: int, prompt: int, answer: int) -> None:
     assert even["tokens/s"] >= 0.92 * burst["tokens/s"]
 
 
+def test_clients_wait_for_their_answers() -> None:
+    """Whatever the times in the trace are, and of a machine of any speed."""
+    for speed in (1.0, 1.2):
+        waiting = closed_loop(8, 64, 256, 64, TIERS["default"].between, speed=speed).row()
+        costs = [cost / speed for cost in (0.008, 0.004, 9e-4, 2.1e-3, 4e-7, 1e-8)]
+        due, tier = TIERS["default"].first_token, TIERS["default"]
+        requests = [
+            Request(str(k), [-1 - k] * 256, 64, due=k + due, pace=tier.between) for k in range(64)
+        ]
+        system = System(**{**SYSTEM, "costs": costs, "sequences": 32}, clients=8)
+        found = run([Arrival(float(k), r, 64, tier) for k, r in enumerate(requests)], system).row()
+        for name in ("first p50", "first p95", "between p50", "between p95", "tokens/s"):
+            assert found[name] == pytest.approx(waiting[name], rel=0.02), name
+
+
 @pytest.mark.parametrize(("prompt", "answer"), [(256, 64), (200, 32), (64, 128)])
 def test_a_queue_is_worked_off(prompt: int, answer: int) -> None:
     """Where there is time enough until first tokens are due, nobody waits all of it."""
