@@ -4,7 +4,9 @@
 
 A server is put under load by clients that wait for their answers, by requests at random times, and
 by such that share most of their prompts; each trace is then simulated with what was learned of
-steps while it was recorded. The rate of requests is a part of what the clients got.
+steps while it was recorded. The rate of requests is a part of what the clients got. Clients that
+wait are simulated, too: a server that is never idle, at times at which requests came because it had
+answered others, would be too late more and more if it were the least bit slower.
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ def main() -> None:
             with served([*command, "--record", str(trace)]):
                 found = measure(Target(f"http://127.0.0.1:{PORT}", None, None), how)
             rate = rate or found["answered"] / found["seconds"]
-            show(name, trace)
+            show(name, trace, options.clients if name == "clients" else 0)
 
 
-def show(name: str, trace: Path) -> None:
+def show(name: str, trace: Path, clients: int) -> None:
     """Figures of a trace, as they were and as they are simulated."""
     arrivals, system = read(trace)
-    was, is_ = recorded(arrivals).row(), run(arrivals, System(**system)).row()
+    was, is_ = recorded(arrivals).row(), run(arrivals, System(**system, clients=clients)).row()
     print(f"{name:12}{'recorded':>12}{'simulated':>12}{'':>10}")
     for figure in FIGURES:
         a, b = was[figure], is_[figure]

@@ -425,6 +425,10 @@ def _add_simulate(uses: Any) -> None:
     simulate.add_argument("--replicas", default="1", help="servers, or auto for an autoscaler (1)")
     simulate.add_argument("--order", default="due", help="of requests: due or arrival (due)")
     simulate.add_argument("--speed", default="1", help="factor on the rate of requests (1)")
+    simulate.add_argument(
+        "--clients", type=int, default=0,
+        help="who wait for an answer before they send the next request (0: as recorded)",
+    )  # fmt: skip
     simulate.add_argument("--html", metavar="FILE", help="write the table as a page, too")
     simulate.set_defaults(run=_simulate)
 

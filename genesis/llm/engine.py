@@ -332,7 +332,9 @@ class Engine:
             job = self._jobs[work.request.id]
             job.cached = work.start if job.cached is None else job.cached
             every = job.params.prompt_logprobs is not None
-            scores = self.executor.prefill(work, job.long, job.slot, every)
+            scores = self.executor.prefill(
+                work, job.long, job.slot, "every" if every else "last" if work.sample else "none"
+            )
             if self.proposer is not None:
                 self.proposer.prefill(work, job.long)
             if every:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from genesis.llm.pages import NOWHERE, Copy, Tables
 from genesis.llm.request import TokenSpan
 
 Array = np.ndarray[Any, Any]
+_NOTHING = np.empty((0, 0), np.float32)
 
 
 class MemoryNeeds(NamedTuple):
@@ -68,6 +69,7 @@ class Executor:
         self._decode = genesis.jit(self._rows)
         self._prefill = genesis.jit(self._piece)
         self._every = genesis.jit(self._text)
+        self._head = genesis.jit(self._scores)
 
     def first(self, layers: int) -> Executor:
         """The first layers alone, on the same pages: a draft of what the whole would say."""
@@ -94,8 +96,11 @@ class Executor:
 
     def _piece(self, tokens: Any, first: Any, *rest: Any) -> Any:
         with genesis.no_grad():
-            rows = self._hidden(tokens, _positions(tokens, first), *rest)
-            return self.decoder.scores(rows[-1:])
+            return self._hidden(tokens, _positions(tokens, first), *rest)[-1:]
+
+    def _scores(self, rows: Any) -> Any:
+        with genesis.no_grad():
+            return self.decoder.scores(rows)
 
     def _hidden(self, tokens: Any, positions: Any, spans: Any, places: Any, *rest: Any) -> Any:
         groups = len(self.pages)
@@ -133,8 +138,14 @@ class Executor:
         ends = list(accumulate(counts))
         return [scores[end - n : end] for n, end in zip(counts, ends, strict=True)]
 
-    def prefill(self, work: TokenSpan, span: int, slot: int = 0, every: bool = False) -> Array:
-        """The scores after the last of some tokens of one text, or after each of them."""
+    def prefill(
+        self, work: TokenSpan, span: int, slot: int = 0,
+        scores: Literal["none", "last", "every"] = "last",
+    ) -> Array:  # fmt: skip
+        """Compute some tokens of one text; the scores after the last of them, each or none.
+
+        Most pieces of a prompt are not its last, and the head is the largest of all matrices.
+        """
         at = np.arange(work.start, work.start + len(work.tokens))
         width = -(-int(at[-1] + 1) // self.page_size)
         tables = [np.asarray(self._padded(t, g, width)) for g, t in enumerate(work.tables)]
@@ -142,8 +153,10 @@ class Executor:
             np.asarray(work.tokens), at[:1], at, span, [t[at // self.page_size] for t in tables],
             tables, np.full(len(at), slot) if self.adapters else None,
         )  # fmt: skip
-        program = self._every if every else self._prefill
-        return np.asarray(program(*arguments))
+        if scores == "every":
+            return np.asarray(self._every(*arguments))
+        row = self._prefill(*arguments)
+        return _NOTHING if scores == "none" else np.asarray(self._head(row))
 
     def _arguments(
         self, tokens: Array, positions: Array, at: Array, spans: Any, pages: list[Array],
@@ -163,6 +176,7 @@ class Executor:
         for program, texts in ((self._decode, True), (self._prefill, False)):
             program.expect(*map(_tensor, self._example(2, 3, texts)))
             program.recording(*map(_tensor, self._example(3, 4, texts)))
+        self._head.recording(genesis.zeros(1, self.decoder.config.width))
 
     def memory(self, rows: int, chunk: int, length: int) -> MemoryNeeds:
         """What it takes to run so many rows of many texts, or of one, of up to `length` tokens."""

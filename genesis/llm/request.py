@@ -158,7 +158,8 @@ class Job:
         self.outputs: list[SequenceOutput] = []
         self.prompt = len(request.prompt)
         self.limit = self.prompt + request.max_tokens
-        self.running = self.charged = self.cancelled = False
+        self.running = self.cancelled = False
+        self.charged: int | None = None  # tokens of the prompt that had to be computed
         #: How long sequences may get before they are computed anew.
         self.switch: int | None = None
         if request.switch is not None and self.prompt <= request.switch[0]:

@@ -16,8 +16,10 @@ it computes again what cannot be loaded.
 
 *Pace.* Texts that are being continued wait for the prompts in their step. Prompts are spread: a
 step takes little longer than steps took lately, so that tokens come evenly, and prompts that came
-together have their first tokens, and later their ends, one after the other. Where they would be
-late, they get a greater share, and never more than the pace allows that is aimed at.
+together have their first tokens, and later their ends, one after the other. While requests wait, a
+step has as many tokens of prompts as it will need when all of them are continued: as answers of
+all that many texts end, prompts of as many others are computed, and the queue gets no longer. Where
+they would be late, they get a greater share, and never more than the pace allows that is aimed at.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import struct
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from genesis.llm.pages import NOWHERE, PagePool, Write
@@ -43,7 +46,7 @@ from genesis.llm.request import (
     SequenceState,
     TokenSpan,
 )
-from genesis.llm.step_time import Between, StepSize, StepTime
+from genesis.llm.step_time import Balance, Between, StepSize, StepTime
 
 _STEADY = 1.25  # what a step may take, over what steps took lately
 _SHARES = 1 / 3, 3 / 4  # of a step, at least and at most, that prompts may have even so
@@ -76,7 +79,7 @@ class Scheduler:
         #: being continued have time for.
         self.times: StepTime | None = None
         self._left = 0  # tokens that the step being planned can still hold
-        self._between, self._now = Between(), 0.0
+        self._between, self._balance, self._now = Between(), Balance(), 0.0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -243,8 +246,21 @@ class Scheduler:
         read = sum(s.computed + 1 for job in ready for s in job.sequences)
         size = StepSize(1, 0, 0, decoding, read, 0)
         share, start = self._wanted_share(self.times)
+        fitting = partial(self.times.budget, size, start=start, least=min(most, _PIECE), most=most)
         steady = max(self.times.seconds(size) / (1 - share), _STEADY * self._between.mean)
-        return self.times.budget(size, min(*paces, steady), start, min(most, _PIECE), most)
+        tokens = fitting(pace=steady)
+        if len(self._jobs) > len(self._running):
+            tokens = max(tokens, int(self._balance.ratio * self._wanted_rows()))
+        return min(tokens, fitting(pace=min(paces)))
+
+    def _wanted_rows(self) -> int:
+        """Texts that would be continued if nobody had to wait for a prompt."""
+        found, most = 0, self.limits.sequences
+        for job in chain(self._running, *self._waiting.values()):
+            if found >= most:
+                break
+            found += job.request.sequences
+        return min(found, most)
 
     def _wanted_share(self, times: StepTime) -> tuple[float, int]:
         """The share of the time by which all prompts come when due; where the next one goes on."""
@@ -365,9 +381,9 @@ class Scheduler:
         self.cache.use(keys)
         first.registered = match.pages
         first.computed = match.pages * self.pool.page_size
-        if not job.charged:
-            self._charge(job, length - first.computed)
-            job.charged = True
+        if job.charged is None:
+            job.charged = length - first.computed
+            self._charge(job, job.charged)
         self._leave_queue(job)
         insort(self._running, job)
         job.running = True
@@ -403,7 +419,7 @@ class Scheduler:
         if step is not self._step:
             raise RuntimeError("this is not the step that was planned last")
         self._step = None
-        if step.decodes:
+        if step.decodes and self.times is not None:
             continued = {work.request.id for work in step.decodes}
             tokens = sum(len(c.tokens) for id in continued for c in results.get(id, ()))
             self._between.note(len(step.decodes), tokens, now - self._now)
@@ -471,6 +487,8 @@ class Scheduler:
             if i not in children:
                 self._release(sequence)
         if not job.sequences:
+            if self.times is not None:
+                self._balance.note(job.charged or 0, sum(len(out.tokens) for out in job.outputs))
             self._end(job, "finished")
         elif job.outgrown:
             self._switch(job)

@@ -97,7 +97,7 @@ class Draft:
     def prefill(self, work: TokenSpan, span: int) -> None:
         """Compute the piece of a prompt, too; the model's own layers already have."""
         if not self.shares_pages:
-            self.executor.prefill(work, span)
+            self.executor.prefill(work, span, scores="none")
 
     def propose(self, texts: Sequence[ContinuedText]) -> list[list[int]]:
         """Up to `most` tokens for each text, all texts together."""

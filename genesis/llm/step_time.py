@@ -110,6 +110,30 @@ class Between:
         self._tokens = self._tokens * self._keep + tokens
 
 
+class Balance:
+    """Tokens of prompts computed for a token of an answer, of requests that ended lately.
+
+    >>> balance = Balance()
+    >>> balance.note(256, 64)
+    >>> balance.ratio
+    4.0
+    """
+
+    def __init__(self, memory: int = 64) -> None:
+        self._keep = 1 - 1 / memory
+        self._prompts = self._answers = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Tokens; 0 before any request ended."""
+        return self._prompts / self._answers if self._answers else 0.0
+
+    def note(self, prompt: int, answer: int) -> None:
+        """A request is over for which so many tokens were computed."""
+        self._prompts = self._prompts * self._keep + prompt
+        self._answers = self._answers * self._keep + answer
+
+
 def _costs(left: Array, right: Array) -> Array:
     """The costs, none negative, that fit best or nearly so."""
     kept = list(range(len(right)))
@@ -124,4 +148,4 @@ def _costs(left: Array, right: Array) -> Array:
     return np.zeros(len(right))
 
 
-__all__ = ["Between", "StepSize", "StepTime"]
+__all__ = ["Balance", "Between", "StepSize", "StepTime"]

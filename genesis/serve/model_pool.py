@@ -197,11 +197,11 @@ class Models:
             engine = llm.engine
             llm.generate([0], n=2, max_tokens=3, ignore_eos=True)  # compiles what is not yet
             engine.scheduler.limits = replace(engine.scheduler.limits, shares=self._shares)
-            engine.scheduler.times = model.times
             engine.watch = self._watch(model) if self._watch is not None else None
             for length, n in _SAMPLES:  # so that the first plans know what steps take
                 length, n = min(length, llm.context - 4), min(n, engine.scheduler.limits.sequences)
                 llm.generate([n] * length, n=n, max_tokens=4, ignore_eos=True)
+            engine.scheduler.times = model.times  # from now on it learns what requests are like
             model.format = format_of("".join(llm.tokenizer.chat_templates.values()))
         model.llm = llm
 

@@ -15,7 +15,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,8 @@ class System:
     policy: str = "learned"
     replicas: str = "1"
     order: str = "due"
+    #: Who send the next request when one is answered; 0: requests come when they came.
+    clients: int = 0
 
 
 @dataclass
@@ -273,7 +275,7 @@ def run(arrivals: Iterable[Arrival], system: System) -> SimulationResult:
     result = SimulationResult()
     if not waiting:
         return result
-    begin = waiting[0].at
+    begin = now = waiting[0].at
     auto = system.replicas == "auto"
     scaler = Autoscaler(_capacity(waiting, system)) if auto else None
     replicas = [Replica(system, result, begin) for _ in range(1 if auto else int(system.replicas))]
@@ -281,8 +283,12 @@ def run(arrivals: Iterable[Arrival], system: System) -> SimulationResult:
     while waiting or any(len(r.scheduler) for r in replicas):
         working = [r for r in replicas if len(r.scheduler)]
         behind = min(working, key=lambda r: r.now, default=None)
-        if waiting and (behind is None or waiting[0].at <= behind.now):
-            arrival = waiting.popleft()
+        coming = waiting[0].at if waiting else math.inf
+        if system.clients:
+            busy = sum(len(r.scheduler) for r in working) >= system.clients
+            coming = now if waiting and not busy else math.inf
+        if waiting and (behind is None or coming <= behind.now):
+            arrival = _sent(waiting.popleft(), coming)
             up = [r for r in replicas if r.up <= arrival.at]
             min(up, key=lambda r: (r.load, r.now)).submit(arrival)
             if scaler is not None:
@@ -304,17 +310,26 @@ def run(arrivals: Iterable[Arrival], system: System) -> SimulationResult:
                             warm = 1
             continue
         assert behind is not None
-        behind.step(waiting[0].at if waiting else math.inf)
+        behind.step(coming)
+        now = behind.now
     end = max(r.now for r in replicas)
     result.replica_seconds += sum(end - b for b in born)
     result.seconds = end - begin
     return result
 
 
+def _sent(arrival: Arrival, at: float) -> Arrival:
+    """A request that is sent at another time, and due as long after it."""
+    request = arrival.request
+    if at != arrival.at and request.due is not None:
+        request = replace(request, due=request.due + at - arrival.at)
+    return replace(arrival, at=at, request=request)
+
+
 def _capacity(arrivals: Sequence[Arrival], system: System) -> float:
     """Requests a second that a replica serves when all are there: by a sample, simulated."""
     sample = [Arrival(0.0, a.request, a.answer, a.tier) for a in list(arrivals)[:200]]
-    found = run(sample, System(**{**vars(system), "replicas": "1"}))
+    found = run(sample, System(**{**vars(system), "replicas": "1", "clients": 0}))
     return len(sample) / max(found.seconds, 1e-9)
 
 
@@ -364,7 +379,7 @@ def _arrival(row: dict[str, Any], number: int, order: str) -> Arrival:
 
 def simulate(
     trace: str, policy: str, pages: str | None, sequences: str | None, replicas: str, order: str,
-    speed: str, html: str | None,
+    speed: str, html: str | None, clients: int = 0,
 ) -> int:  # fmt: skip
     """Print a table of what came of every combination of options."""
     names = ("policy", "pages", "sequences", "replicas", "order", "speed")
@@ -382,7 +397,7 @@ def simulate(
         if how["policy"] not in POLICIES or how["order"] not in ("due", "arrival"):
             raise ValueError(f"there is no policy {how['policy']}, or no order {how['order']}")
         how = {n: how[n] for n in ("policy", "replicas", "order")}
-        system = System(**{**machine, **how, **numbers})
+        system = System(**{**machine, **how, **numbers, "clients": clients})
         begin = time.perf_counter()
         found = run(arrivals, system).row()
         changed = [f"{n}={v}" for n, v, x in zip(names, chosen, lists, strict=True) if len(x) > 1]

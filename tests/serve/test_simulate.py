@@ -81,14 +81,17 @@ def test_interactive_requests_keep_their_target_beside_a_flood() -> None:
 
 
 def closed_loop(
-    clients: int, count: int, prompt: int, answer: int, pace: float | None
-) -> SimulationResult:
-    """Clients who send a request when the one before is answered."""
-    system = {**SYSTEM, "costs": [0.008, 0.004, 9e-4, 2.1e-3, 4e-7, 1e-8], "sequences": 32}
+    clients: int, count: int, prompt: int, answer: int, pace: float | None,
+    calm: int = 0, speed: float = 1.0,
+) -> SimulationResult:  # fmt: skip
+    """Clients who send a request when the one before is answered, after `calm` of one client."""
+    costs = [cost / speed for cost in (0.008, 0.004, 9e-4, 2.1e-3, 4e-7, 1e-8)]
+    system = {**SYSTEM, "costs": costs, "sequences": 32}
     result = SimulationResult()
     replica, tier, sent = Replica(System(**system), result, 0.0), TIERS["default"], 0
     while len(result.ends) < count:
-        while sent < min(count, clients + len(result.ends)):
+        together = clients if len(result.ends) >= calm else 1
+        while sent < min(count, together + len(result.ends)):
             due = replica.now + tier.first_token
             own = [-1 - sent] * prompt
             request = Request(str(sent), own, answer, due=due, pace=pace)
@@ -107,6 +110,30 @@ def test_tokens_come_evenly(clients: int, prompt: int, answer: int) -> None:
     burst = closed_loop(clients, 8 * clients, prompt, answer, None).row()
     assert even["between p99"] <= 2 * even["between p50"]
     assert even["tokens/s"] >= 0.92 * burst["tokens/s"]
+
+
+def test_clients_wait_for_their_answers() -> None:
+    """Whatever the times in the trace are, and of a machine of any speed."""
+    for speed in (1.0, 1.2):
+        waiting = closed_loop(8, 64, 256, 64, TIERS["default"].between, speed=speed).row()
+        costs = [cost / speed for cost in (0.008, 0.004, 9e-4, 2.1e-3, 4e-7, 1e-8)]
+        due, tier = TIERS["default"].first_token, TIERS["default"]
+        requests = [
+            Request(str(k), [-1 - k] * 256, 64, due=k + due, pace=tier.between) for k in range(64)
+        ]
+        system = System(**{**SYSTEM, "costs": costs, "sequences": 32}, clients=8)
+        found = run([Arrival(float(k), r, 64, tier) for k, r in enumerate(requests)], system).row()
+        for name in ("first p50", "first p95", "between p50", "between p95", "tokens/s"):
+            assert found[name] == pytest.approx(waiting[name], rel=0.02), name
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [(256, 64), (200, 32), (64, 128)])
+def test_a_queue_is_worked_off(prompt: int, answer: int) -> None:
+    """Where there is time enough until first tokens are due, nobody waits all of it."""
+    pace = TIERS["default"].between
+    result = closed_loop(32, 8 * 32, prompt, answer, pace, calm=4, speed=2)
+    soon, between = np.asarray(result.first[4 + 3 * 32 :]), result.row()["between p50"]
+    assert np.percentile(soon, 95) <= 10 * between
 
 
 def test_an_autoscaler_costs_less_than_a_fleet() -> None:
