@@ -10,6 +10,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.arithmetic import cast
 from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import with_gradient
 from genesis.functional.movement import Overwrite, clone, ravel, unview, view_through
@@ -80,7 +81,7 @@ def diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2:
             f"diagonal_scatter: a diagonal of shape {steps[-1].shape} cannot be replaced by one "
             f"of shape {tuple(src.shape)}"
         )
-    return Overwrite.apply(input, src, steps)
+    return Overwrite.apply(input, cast(src, input.dtype), steps)
 
 
 def _tril(grad: Any, diagonal: int) -> Any:

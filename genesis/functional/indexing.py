@@ -489,7 +489,7 @@ def _replaced(name: str, input: Any, src: Any, steps: Any) -> Any:
     shape = steps[-1].shape if steps else input.shape
     if tuple(src.shape) != tuple(shape):
         raise ValueError(f"{name}: a part of shape {shape} replaced by one of {tuple(src.shape)}")
-    return Overwrite.apply(input, expand(src, shape), steps)
+    return Overwrite.apply(input, cast(expand(src, shape), input.dtype), steps)
 
 
 def unravel_index(indices: Any, shape: Sequence[int]) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from genesis.functional.indexing import index_select
 from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
 from genesis.functional.registry import layer, method
+from genesis.ir.dtype import as_dtype
 from genesis.ndarray import linalg as arrays
 
 
@@ -49,6 +50,8 @@ def vector_norm(
 ) -> Any:
     """``(sum |x| ** ord) ** (1 / ord)`` and its limits; 0 counts what is not zero."""
     if dtype is not None:
+        if x.dtype.is_complex and not as_dtype(dtype).is_complex:
+            raise TypeError(f"{called('vector_norm')}: of {x.dtype} the dtype is complex")
         x = cast(x, dtype)
     if not (x.dtype.is_float or x.dtype.is_complex):
         name = called("vector_norm")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import math
 from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.complexes import real
-from genesis.functional.elementary import exp, log
+from genesis.functional.elementary import exp
 from genesis.functional.error_messages import normal_dim, normal_dims
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.movement import expand, permute, reshape
@@ -91,6 +92,8 @@ def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
 @method
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The mean of the elements that are not NaN."""
+    if not (input.dtype.is_float or input.dtype.is_complex):
+        raise TypeError(f"nanmean: needs floating-point or complex numbers, not {input.dtype}")
     known = plain(nd.logical_not, plain(nd.isnan, input))
     total = nansum(input, dim, keepdim, dtype=dtype)
     return total / cast(sum(known, dim, keepdim), total.dtype)
@@ -136,11 +139,23 @@ class Extremes(NamedTuple):
 
 
 def shared(grad: Any, x: Any, dims: Any, result: Any) -> Any:
-    """The gradient of one of the elements over dimensions; equal ones share it."""
+    """The gradient of one of the elements over dimensions; equal ones share it.
+
+    None is equal to NaN, of which the gradient is NaN for all.
+    """
     kept = _kept(x, dims)
     chosen = plain(nd.equal, x, reshape(result, kept))
     count = plain(nd.sum, chosen, dims, True)
-    return where(chosen, reshape(grad, kept) / cast(count, grad.dtype), 0.0)
+    share = reshape(grad, kept) / cast(count, grad.dtype)
+    unknown = plain(nd.not_equal, reshape(result, kept), reshape(result, kept))
+    return where(unknown, math.nan, where(chosen, share, 0.0))
+
+
+def shared_by_all(grad: Any, x: Any, result: Any) -> Any:
+    """The gradient of one of all elements; equal ones share it, as those that are NaN do."""
+    both = plain(nd.logical_and, plain(nd.isnan, x), plain(nd.isnan, result))
+    chosen = plain(nd.logical_or, plain(nd.equal, x, result), both)
+    return where(chosen, grad / cast(plain(nd.sum, chosen), grad.dtype), 0.0)
 
 
 @with_gradient(shared)
@@ -151,6 +166,16 @@ def _amax(x: Any, dims: Any, keepdim: bool) -> Any:
 @with_gradient(shared)
 def _amin(x: Any, dims: Any, keepdim: bool) -> Any:
     return nd.amin(x, dims, keepdim)
+
+
+@with_gradient(shared_by_all)
+def _greatest(x: Any) -> Any:
+    return nd.amax(x)
+
+
+@with_gradient(shared_by_all)
+def _least(x: Any) -> Any:
+    return nd.amin(x)
 
 
 @method
@@ -198,7 +223,7 @@ def _positions(indices: nd.NDArray, axis: int, shape: Any) -> nd.NDArray:
 
 def _extreme(name: str, input: Any, dim: Any, keepdim: bool, greatest: bool) -> Any:
     if dim is None:
-        return (amax if greatest else amin)(input)
+        return (_greatest if greatest else _least)(input)
     if not isinstance(dim, int):
         from genesis.functional.comparison import maximum, minimum
 
@@ -373,12 +398,17 @@ def std_mean(
 
 def _logsumexp_gradient(grad: Any, x: Any, dims: Any, result: Any) -> Any:
     wide, kept = cast(x, x.dtype.accumulator), _kept(x, dims)
-    return reshape(grad, kept) * exp(wide - reshape(result, kept))
+    return reshape(grad, kept) * conj(exp(wide - reshape(result, kept)))
 
 
 @with_gradient(_logsumexp_gradient)
 def _logsumexp(x: Any, dims: Any, keepdim: bool) -> Any:
-    return nd.logsumexp(x, dims, keepdim)
+    if not x.dtype.is_complex:
+        return nd.logsumexp(x, dims, keepdim)
+    greatest = nd.amax(nd.real(x), dims, True)
+    shift = nd.where(nd.isfinite(greatest), greatest, 0.0)
+    total = nd.log(nd.sum(nd.exp(x - shift), dims, True)) + shift
+    return total if keepdim else nd.reshape(total, nd.sum(greatest, dims).shape)
 
 
 @method
@@ -386,13 +416,7 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """``log(sum(exp(input)))`` over dimensions, without overflow."""
     input = cast(input, floating(input.dtype))
     dims = _dims("logsumexp", input, dim)
-    if not input.dtype.is_complex:
-        return _logsumexp(input, dims, keepdim)
-    greatest = plain(lambda x: nd.amax(nd.real(x), dims, True), input)
-    shift = where(plain(nd.isfinite, greatest), greatest, 0.0)
-    total = log(sum(exp(input - shift), dims, True)) + shift
-    rest = [n for d, n in enumerate(input.shape) if d not in dims]
-    return total if keepdim else reshape(total, rest)
+    return _logsumexp(input, dims, keepdim)
 
 
 # ---- gradients of broadcast operands

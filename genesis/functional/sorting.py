@@ -231,8 +231,10 @@ def unique_consecutive(
     return plain(nd.unique_consecutive, input, return_inverse, return_counts, dim)
 
 
-def isin(elements: Any, test_elements: Any, *, invert: bool = False) -> Any:
-    """Whether each element is one of `test_elements`."""
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Any:
+    """Whether each element is one of `test_elements`, which may repeat whatever is assumed."""
     return plain(nd.isin, elements, test_elements, invert)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.complexes import view_as_real
 from genesis.functional.fft import fft, ifft, irfft, rfft
 from genesis.functional.function import plain
 from genesis.functional.movement import expand, narrow, reshape, squeeze, transpose, unsqueeze
@@ -27,9 +28,10 @@ def stft(
     onesided: bool | None = None,
     return_complex: bool | None = None,
 ) -> Any:
-    """The spectra of windows of `n_fft` samples, `hop_length` apart: (.., frequency, window)."""
-    if return_complex is False:
-        raise ValueError("stft: gives complex numbers; use view_as_real for pairs of real ones")
+    """The spectra of windows of `n_fft` samples, `hop_length` apart: (.., frequency, window).
+
+    With `return_complex` False, real and imaginary parts are a last dimension of two.
+    """
     if len(input.shape) not in (1, 2):
         raise ValueError(f"stft: needs one signal or a batch, got shape {tuple(input.shape)}")
     hop, shape = _settings("stft", n_fft, hop_length, win_length, window, input)
@@ -45,7 +47,8 @@ def stft(
         raise ValueError("stft: the spectrum of complex numbers has no second half to leave out")
     found = (rfft if half else fft)(frames, norm="ortho" if normalized else None)
     found = transpose(found, -1, -2)
-    return found if len(input.shape) == 2 else squeeze(found, 0)
+    found = found if len(input.shape) == 2 else squeeze(found, 0)
+    return view_as_real(found) if return_complex is False else found
 
 
 @method

@@ -368,3 +368,38 @@ def test_a_product_of_scores_is_no_score_itself() -> None:
     nd.realize(*ours)
     for got, want in zip(ours, results(a, b, c, left, right), strict=True):
         check(got, want, 1e-4)
+
+
+#: What is made from places instead of read: queries, keys and values; with it gradients, a 1.
+MADE = ((True, True, False), (True, False, False), (False, True, True), (True, True, True))
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize(("rows", "keys", "width"), [(2, 2, 3), (5, 40, 20), (70, 33, 7)])
+def test_numbers_made_from_their_places(
+    made: tuple[bool, ...], rows: int, keys: int, width: int
+) -> None:
+    """Beyond the end of a row they go on, where what is read is zero."""
+
+    def numbers(lib: Any, count: int, size: float) -> Any:
+        places = lib.reshape(lib.arange(count * width), (1, 1, count, width))
+        places = places.astype("float32")
+        return places if size == 1 else places * np.float32(size)
+
+    counts, sizes = (rows, keys, keys), (1.0, 4 / (rows * keys * width**2), 1.0)
+    expected = [numbers(np, *x) for x in zip(counts, sizes, strict=True)]
+
+    def given(k: int) -> Any:  # what somebody holds would be stored, and then read
+        return numbers(nd, counts[k], sizes[k]) if made[k] else nd.array(expected[k])
+
+    attend = functional.scaled_dot_product_attention
+    check(attend(given(0), given(1), given(2)), reference(*expected))
+
+    @genesis.jit
+    def train() -> Any:
+        leaves = [genesis.Tensor(given(k), True) for k in range(3)]
+        return genesis.autograd.grad(attend(*leaves).sum(), leaves)
+
+    wanted = gradients(*expected, np.ones((1, 1, rows, width), np.float32), True)
+    for ours, theirs in zip(train(), wanted, strict=True):
+        check(ours, theirs, 1e-3)

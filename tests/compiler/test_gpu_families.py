@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 import genesis
@@ -13,6 +14,7 @@ from genesis.backends.gpu.binary import request
 from genesis.backends.gpu.codegen.render import render
 from genesis.backends.gpu.codegen.warp_specialised import by_roles
 from genesis.backends.gpu.compile import compile, resources
+from genesis.ir.interpret import interpret
 from genesis.ir.kernel import Kernel, Role
 from tests.compiler.test_gpu_schedule import kernels_of
 
@@ -128,6 +130,26 @@ def test_attention_of_any_length_is_one_kernel(causal: bool) -> None:
 
     (kernel,) = kernels_of(attend, *[("bfloat16", 2, 4, 2047, 64)] * 3)
     assert not any(b.role is Role.TEMPORARY for b in kernel.buffers)
+
+
+def test_numbers_made_from_their_places_end_with_a_row() -> None:
+    """Of a tile that is wider than rows, what is read is zero beyond; what is computed is not."""
+    rows, keys, width, scale = 70, 37, 20, 1e-6
+
+    def attend(v: Any) -> Any:
+        q, k = (genesis.arange(n * width).reshape(n, width).float() for n in (rows, keys))
+        return nn.scaled_dot_product_attention(q, k, v, scale=scale)
+
+    (kernel,) = kernels_of(attend, ("float32", keys, width))
+    q, k = (np.arange(n * width, dtype=np.float64).reshape(n, width) for n in (rows, keys))
+    scores = q @ k.T * scale
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    values = np.random.default_rng(0).standard_normal((keys, width), np.float32)
+    result = np.zeros((rows, width), np.float32)
+    interpret(kernel, {"a0": values, "y0": result, "p0": scale})
+    np.testing.assert_allclose(
+        result, weights / weights.sum(-1, keepdims=True) @ values, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_two_heads_that_share_keys_are_no_pair_of_roles() -> None:

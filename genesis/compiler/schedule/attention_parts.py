@@ -61,6 +61,7 @@ def attention(kernel: kir.Kernel) -> AttentionParts | None:
     """The parts of a plain kernel of attention; None: it is another, or of a form not planned for.
 
     Planned for is a score that is summed along one axis, and values with one axis of their own.
+    Sums go by whole vectors: beyond the end, what is multiplied must be zero.
     """
     found = kernel.pattern
     if not isinstance(found, OnlineSoftmax) or found.product is None:
@@ -76,6 +77,8 @@ def attention(kernel: kir.Kernel) -> AttentionParts | None:
     if keys.axis.node in mentions(query):
         query, key = key, query
     key, scale = shared_factor(key, inner.axis)
+    if not is_zero_beyond(query, key, inner.axis):
+        return None
     score, weight = named[found.score].value, named[found.weight].local.node
     if scale is not None:
         score = replaced(score, {product.local.node: product.local.node * scale})
@@ -111,6 +114,38 @@ def shared_factor(factor: Node, axis: kir.Axis) -> tuple[Node, Node | None]:
             if axis.node not in mentions(shared) and axis.node in mentions(own):
                 return own, shared
     return factor, None
+
+
+def is_zero_beyond(left: Node, right: Node, axis: kir.Axis) -> bool:
+    """Whether a product is zero beyond the end of an axis, if what is read there is.
+
+    Numbers that are made from their places go on there, and may become anything.
+    """
+    made = [not _vanishes(x, axis) for x in (left, right)]
+    return not any(made) or (
+        not all(made) and axis.node not in mentions(left if made[0] else right)
+    )
+
+
+def _vanishes(x: Node, axis: kir.Axis) -> bool:
+    """Whether a factor is zero where what it reads along an axis is."""
+    if x.op is ops.LOAD:
+        _, at, _, other = kir.load_parts(x)
+        return is_const(other, 0) and any(axis.node in mentions(i) for i in at)
+    if x.op in (ops.CAST, ops.NEG, ops.ABS):
+        return _vanishes(x.inputs[0], axis)
+    if x.op in (ops.ADD, ops.SUB, ops.WHERE):
+        values = x.inputs[1:] if x.op is ops.WHERE else x.inputs
+        return all(is_const(v, 0) or _vanishes(v, axis) for v in values)
+    if x.op in (ops.MUL, ops.DIV):
+        first, second = x.inputs
+        pairs = [(first, second)] if x.op is ops.DIV else [(first, second), (second, first)]
+        return any(
+            _vanishes(a, axis)
+            and (axis.node not in mentions(b) or (x.op is ops.MUL and _vanishes(b, axis)))
+            for a, b in pairs
+        )
+    return False
 
 
 def _in_column(s: kir.Store, column: kir.Axis) -> kir.Store:
@@ -261,7 +296,10 @@ class BackwardParts:
 
 
 def attention_backward(kernel: kir.Kernel) -> BackwardParts | None:
-    """The parts of a plain kernel of attention backward; None for any other."""
+    """The parts of a plain kernel of attention backward; None: it is another, or not planned for.
+
+    Planned for are products of what is zero beyond its end, as in attention.
+    """
     found = kernel.pattern
     if not isinstance(found, AttentionBackward):
         return None
@@ -271,10 +309,13 @@ def attention_backward(kernel: kir.Kernel) -> BackwardParts | None:
     columns = next(s for s in loops if s.axis.name == found.column and rows in s.body)
     named, inner = lets(rows.body), {s.axis.name: s for s in rows.body if isinstance(s, kir.Loop)}
     stored = {s.buffer.name: s for s in kir.walk(phase.body) if isinstance(s, kir.Store)}
+    products = tuple(_product(*carrying(rows.body, name), rows.axis) for name in found.products)
+    if not all(is_zero_beyond(x.left, x.right, x.loop.axis) for x in products):
+        return None
     return BackwardParts(
         rows.axis,
         columns.axis,
-        tuple(_product(*carrying(rows.body, name), rows.axis) for name in found.products),
+        products,
         tuple(named[name] for name in found.weights),
         tuple(_result(x, inner[x.axis], named, rows.axis, stored[x.stored]) for x in found.results),
     )

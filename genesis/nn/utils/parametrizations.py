@@ -91,6 +91,14 @@ class _Registered(Module):
         self.original = Parameter(start.array.copy())
         self.add_module("0", parametrization)
 
+    def assign(self, value: Any) -> None:
+        """Train on from what gives a value."""
+        inverse = getattr(self._modules["0"], "right_inverse", None)
+        if inverse is None:
+            kind = type(self._modules["0"]).__name__
+            raise NotImplementedError(f"{kind} has no right_inverse: it cannot be assigned to")
+        self.original.array.assign(inverse(value).array)
+
     def forward(self) -> Any:
         return self._modules["0"](self.original)
 
@@ -100,12 +108,19 @@ class _Orthogonal(Module):
         super().__init__()
         rows, columns = weight.shape[-2:]
         self.wide = rows < columns
-        tall = functional.transpose(weight.detach(), -2, -1) if self.wide else weight.detach()
-        base: Any = functional.linalg.qr(tall)[0]
-        self.register_buffer("base", base)
+        self.register_buffer("base", self._next_to(weight.detach()))
+
+    def _next_to(self, weight: Tensor) -> Tensor:
+        """An orthogonal matrix, tall; of one that is orthogonal, itself."""
+        tall = functional.transpose(weight, -2, -1) if self.wide else weight
+        q, r = functional.linalg.qr(tall)
+        signs = functional.sign(functional.diagonal(r, 0, -2, -1))
+        found: Tensor = q * functional.unsqueeze(signs, -2)
+        return found
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """What is trained when nothing is turned yet."""
+        """What is trained when nothing is turned yet, from a weight on."""
+        self.base.array.assign(self._next_to(weight).array)
         size = min(weight.shape[-2:])
         return creation.zeros(*weight.shape[:-2], size, size, dtype=weight.dtype)
 
@@ -131,6 +146,11 @@ class _WeightNorm(Module):
         found: Tensor = functional.vector_norm(x, 2, others, dim is not None)
         return found
 
+    def assign(self, value: Any) -> None:
+        """Train on from the length and the direction of a value."""
+        self.original0.array.assign(self._lengths(value).array)
+        self.original1.array.assign(value.array)
+
     def forward(self) -> Any:
         return self.original1 * (self.original0 / self._lengths(self.original1))
 
@@ -141,6 +161,10 @@ class _SpectralNorm(Module):
         self.original = weight
         inner = _Direction(weight, dim % max(len(weight.shape), 1), iterations, eps)
         self.add_module("0", inner)
+
+    def assign(self, value: Any) -> None:
+        """Train on from a value."""
+        self.original.array.assign(value.array)
 
     def forward(self) -> Any:
         return self._modules["0"](self.original)
@@ -204,7 +228,11 @@ def _with_property(kind: type, name: str) -> Any:
     def computed(self: Any) -> Any:
         return self.parametrizations[name]()
 
-    return type(kind.__name__, (kind,), {name: property(computed), "__doc__": kind.__doc__})
+    def assigned(self: Any, value: Tensor) -> None:
+        self.parametrizations[name].assign(value.detach())
+
+    attributes = {name: property(computed, assigned), "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), attributes)
 
 
 __all__ = [
