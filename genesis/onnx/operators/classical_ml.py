@@ -233,7 +233,8 @@ def _leaves(
     def column(values: Any, kind: Any = None) -> Any:
         return as_tensor(np.ascontiguousarray(values, kind))
 
-    feature, split, ways = column(features, small), column(splits).to(x.dtype), None
+    kind = x.dtype.numpy
+    feature, split, ways = column(features, small), column(splits, kind), None
     children = column(np.stack([no, yes], 1).reshape(-1), small)
     node = _within(column(roots, small), count).reshape(1, -1).expand(x.shape[0], len(roots))
     for _ in range(depth):
@@ -255,6 +256,7 @@ def _leaves(
     return node
 
 
+_FEW = 16  # targets that are summed one by one
 #: The names of comparisons before version 5, as its numbers.
 _NAMES = {
     "BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4,
@@ -265,7 +267,7 @@ _NAMES = {
 def _forest(
     x: Any, trees: dict[str, Any], owners: tuple[Any, Any], targets: Any, weights: Any, count: int
 ) -> Any:
-    """What `tree_ensemble` adds up, of trees as they were written before version 5.
+    """The leaves that rows come to, and what each is for every target, of trees before version 5.
 
     There a node is known by its tree and its number, leaves are nodes, and a leaf may have several
     targets: each leaf is a row of weights.
@@ -301,7 +303,18 @@ def _forest(
         x, roots, _height(roots, yes, no, inner), yes, no, features, numbers, listed("values"),
         missing, None, {int(m) for m in numbers[inner]},
     )  # fmt: skip
-    return as_tensor(table)[node], len(roots)
+    return node, table
+
+
+def _summed(table: Any, node: Any) -> Any:
+    """Rows of a table by leaves (rows, trees), summed over the trees.
+
+    Few columns one by one: a kernel for all of them would come down the trees for each.
+    """
+    if table.shape[1] > _FEW:
+        return fn.sum(as_tensor(table)[node], 1)
+    columns = [as_tensor(np.ascontiguousarray(c))[node] for c in table.T]
+    return fn.stack([fn.sum(c, 1) for c in columns], -1)
 
 
 def _height(roots: Any, yes: Any, no: Any, inner: Any) -> int:
@@ -329,14 +342,15 @@ def tree_ensemble_regressor(
     """What the leaves say that rows come to."""
     owners = trees["target_treeids"], trees["target_nodeids"]
     weights = _given(trees, "target_weights")
-    leaves, count = _forest(
+    node, table = _forest(
         _floating(x), trees, owners, trees["target_ids"], np.asarray(weights), n_targets
     )
-    reduced = {
-        "SUM": lambda y: fn.sum(y, 1), "AVERAGE": lambda y: fn.sum(y, 1) / count,
-        "MIN": lambda y: fn.amin(y, 1), "MAX": lambda y: fn.amax(y, 1),
-    }  # fmt: skip
-    total = reduced[aggregate_function](leaves)
+    if aggregate_function in ("MIN", "MAX"):
+        most = fn.amin if aggregate_function == "MIN" else fn.amax
+        total = most(as_tensor(table)[node], 1)
+    else:
+        total = _summed(table, node)
+        total = total / node.shape[1] if aggregate_function == "AVERAGE" else total
     return transformed(_based(total, _given(trees, "base_values")), post_transform).to(
         dtypes.float32
     )
@@ -353,8 +367,8 @@ def tree_ensemble_classifier(
     ids, weights = trees["class_ids"], np.asarray(_given(trees, "class_weights"))
     base = _given(trees, "base_values")
     pair = len(labels) == 2 and not any(ids)  # leaves have one score, for the second class
-    leaves, _ = _forest(_floating(x), trees, owners, ids, weights, 1 if pair else len(labels))
-    scores = fn.sum(leaves, 1)
+    node, table = _forest(_floating(x), trees, owners, ids, weights, 1 if pair else len(labels))
+    scores = _summed(table, node)
     if pair:
         one = _based(scores, base)
         even = 0.5 if (weights >= 0).all() else 0.0
