@@ -75,9 +75,9 @@ class GraphPiece:
         return None if found is None else (tuple(tensors), found)
 
     def _call(self, scope: ValueScope) -> tuple[Any, dict[str, Any]]:
-        """The program for values, and its arguments; no program where there are sequences."""
+        """The program for values, and its arguments; none where there are sequences or maps."""
         values = {name: scope[name] for name in self.reads}
-        if any(isinstance(x, list) for x in values.values()):
+        if any(isinstance(x, list | dict) for x in values.values()):
             return None, values
         # Parameters are tensors here: what is called with plain ones is called quickly.
         tensors = {

@@ -138,6 +138,8 @@ class Model(nn.Module):
     def _taken(self, name: str, value: Any) -> Any:
         """An input as a graph uses it; lists are arrays, where it is no sequence."""
         kind = self.graph.types.get(name)
+        if isinstance(value, Mapping):
+            return _taken_map(value, kind)
         listed = isinstance(value, list | tuple | int | float | str)
         if listed and kind is not None and kind.tensor_type.elem_type:
             value = np.asarray(value, numpy_dtype(kind.tensor_type.elem_type))
@@ -319,6 +321,13 @@ def _taken(x: Any) -> Any:
     if not is_ours(array.dtype):
         return array
     return from_numpy(array if array.flags.c_contiguous else np.array(array))
+
+
+def _taken_map(value: Mapping[Any, Any], kind: Any) -> Any:
+    """A map with numbers of the type that the model says."""
+    held = kind.map_type.value_type.tensor_type.elem_type if kind is not None else 0
+    dtype = numpy_dtype(held) if held else np.dtype(object)
+    return dict(value) if dtype.kind == "O" else {k: dtype.type(v) for k, v in value.items()}
 
 
 def _given(x: Any) -> Any:

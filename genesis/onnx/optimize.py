@@ -50,15 +50,42 @@ def optimize(graph: Graph, builder: GraphBuilder, passes: Iterable[str] | None =
 def drop_invariants(graph: Graph, _: GraphBuilder) -> None:
     """Without what loops hand from round to round unchanged: it is read where it comes from.
 
-    Weights are then known to be such, and nobody carries them.
+    Weights are then known to be such, and nobody carries them. What a loop computes of such values
+    alone is computed before it.
     """
     kept: list[NodeStep] = []
+    names = {*graph.inputs, *graph.constants, *(n for s in graph.steps for n in s.outputs)}
     for step in graph.steps:
-        kept.append(step)
         body = step.options.get("body")
         if step.kind == "Loop" and not step.domain and isinstance(body, Graph):
-            kept.extend(_without_invariants(step, body))
+            copies = _without_invariants(step, body)
+            kept += [*_hoisted(body, graph, names), step, *copies]
+        else:
+            kept.append(step)
     graph.steps = kept
+
+
+def _hoisted(body: Graph, around: Graph, names: set[str]) -> list[NodeStep]:
+    """Take steps from a body that are the same in all rounds, and do much or can do no harm."""
+    inside = {*body.inputs, *(n for step in body.steps for n in step.outputs)}
+    hoisted, stay = list[NodeStep](), list[NodeStep]()
+    for step in body.steps:
+        own = {n for n in step.inputs if n in body.constants}
+        taken = names.intersection((*own, *step.outputs))
+        plain = not step.domain and step.kind in _HOISTED and not taken
+        if not plain or not inside.isdisjoint(step.inputs) or set(body.outputs) & {*step.outputs}:
+            stay.append(step)
+            continue
+        around.constants.update((n, body.constants[n]) for n in own)
+        hoisted.append(step)
+        inside.difference_update(step.outputs)
+    body.steps = stay
+    names.update(n for step in hoisted for n in step.outputs)
+    return hoisted
+
+
+#: What is computed before a loop: it gives no other error for a loop that has no rounds.
+_HOISTED = {"MatMul", "Transpose", "Cast", "Tanh", "Sigmoid", "Relu", "Neg", "Exp", "Identity"}
 
 
 def _without_invariants(step: NodeStep, body: Graph) -> list[NodeStep]:
@@ -69,7 +96,8 @@ def _without_invariants(step: NodeStep, body: Graph) -> list[NodeStep]:
     for k in reversed(range(len(carried))):
         inner, outer, name = body.inputs[2 + k], carried[k], (*step.outputs, *("",) * 99)[k]
         once = body.outputs.count(inner) == 1 and body.outputs[1 + k] == inner
-        if not once or outer in taken or outer in body.inputs or not outer:
+        hidden = outer in taken or (outer in body.inputs and outer != inner)
+        if not once or hidden or not outer:
             continue
         _rename(body, inner, outer)
         body.inputs = (*body.inputs[: 2 + k], *body.inputs[3 + k :])
@@ -94,6 +122,43 @@ def _rename(graph: Graph, old: str, new: str) -> None:
 def _copy(source: str, target: str) -> NodeStep:
     operators = find("", "Identity", 13), find_on_host("", "Identity")
     return NodeStep(f"{target}.copy", "Identity", "", 13, (source,), (target,), {}, *operators)
+
+
+#: Operators by elements, whose results are of the rank of the greatest operand.
+_BY_ELEMENTS = {
+    "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Not", "Cast", "Equal", "Less", "Greater",
+    "LessOrEqual", "GreaterOrEqual", "Identity", "Neg", "Abs", "Where",
+}  # fmt: skip
+
+
+def free_ranks(graph: Graph, _: GraphBuilder) -> None:
+    """Say of branches where nobody sees whether they give a scalar or a list of one.
+
+    Converters write such branches, and both can be computed in one program then.
+    """
+    for inner in (graph, *(g for step in graph.every_step() for g in step.subgraphs())):
+        readers: dict[str, list[NodeStep]] = {}
+        for step in inner.steps:
+            for name in reads(step):
+                readers.setdefault(name, []).append(step)
+        for step in inner.steps:
+            if step.kind == "If" and not step.domain:
+                free = all(_is_rank_free(n, inner, readers) for n in step.outputs if n)
+                step.options["any_rank"] = free
+
+
+def _is_rank_free(name: str, graph: Graph, readers: dict[str, list[NodeStep]]) -> bool:
+    """Whether all that is made of one element is the same for a scalar and a list of one."""
+    if name in graph.outputs:
+        return False
+    for step in readers.get(name, ()):
+        if step.domain or step.kind not in _BY_ELEMENTS:
+            return False
+        known = (graph.constants.get(n) for n in step.inputs if n not in graph.inputs)
+        listed = any(x is not None and x.ndim for x in known)
+        if not listed and not _is_rank_free(step.outputs[0], graph, readers):
+            return False
+    return True
 
 
 def drop_copies(graph: Graph, _: GraphBuilder) -> None:
@@ -285,6 +350,7 @@ def drop_unused(graph: Graph, _: GraphBuilder) -> None:
 
 PASSES: dict[str, Callable[[Graph, GraphBuilder], None]] = {
     "drop_invariants": drop_invariants,
+    "free_ranks": free_ranks,
     "drop_copies": drop_copies,
     "widen_halves": widen_halves,
     "fold_constants": fold_constants,

@@ -233,6 +233,10 @@ def _described(name: str, kind: Any, sizes: Mapping[str, int]) -> NodeArg:
     if kind.HasField("optional_type"):
         inner = _described(name, kind.optional_type.elem_type, sizes)
         return NodeArg(name, f"optional({inner.type})", [])
+    if kind.HasField("map_type"):
+        held = _described(name, kind.map_type.value_type, sizes)
+        key = _type_name(numpy_dtype(kind.map_type.key_type)).removeprefix("tensor(")
+        return NodeArg(name, f"map({key.removesuffix(')')},{held.type})", [])
     tensor = kind.tensor_type
     text = _type_name(numpy_dtype(tensor.elem_type)) if tensor.elem_type else "tensor()"
     shape = [
@@ -244,7 +248,8 @@ def _described(name: str, kind: Any, sizes: Mapping[str, int]) -> NodeArg:
 
 def _fitting(name: str, value: Any, expected: NodeArg) -> Any:
     """An input that is what the model says, or an error that says what it is."""
-    if value is None or (isinstance(value, list) and not expected.type.startswith("tensor")):
+    whole = isinstance(value, list | Mapping) and not expected.type.startswith("tensor")
+    if value is None or whole:
         return value
     if not isinstance(value, Tensor | np.ndarray):
         foreign = hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__")

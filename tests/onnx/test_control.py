@@ -270,3 +270,70 @@ def test_a_node_without_an_input_it_needs_is_refused():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(ValueError, match="Equal needs its input 0"):
         InferenceSession(model.SerializeToString())
+
+
+def decoder(seen):
+    """A loop whose weights go in and out under their own names, as converters of Paddle write it.
+
+    Whether it ends is a scalar on one way and a list on the other; with `seen` that is a result.
+    """
+    then = helper.make_graph([], "t", [], [info("yes", B, [])], [constant("yes", True)])
+    other = [
+        node("Cast", ["ended"], ["n"], to=N),
+        node("Add", ["n", "list"], ["m"]),
+        node("Cast", ["m"], ["no"], to=B),
+    ]
+    other = helper.make_graph(other, "o", [], [info("no", B, None)], [constant("list", [0])])
+    body = [
+        node("MatMul", ["x", "w"], ["keys"]),
+        node("Add", ["state", "keys"], ["moved"]),
+        node("Tanh", ["moved"], ["state_out"]),
+        node("ReduceMax", ["state_out"], ["most"], keepdims=0),
+        node("Greater", ["most", "limit"], ["far"]),
+        node("If", ["far"], ["either"], then_branch=then, else_branch=other),
+        node("Cast", ["either"], ["whole"], to=N),
+        node("Add", ["whole", "list0"], ["sum"]),
+        node("Cast", ["sum"], ["ended_out"], to=B),
+        node("Size" if not seen else "Shape", ["either"], ["rank"]),
+        node("ReduceSum", ["state_out"], ["row"], keepdims=0),
+        node("Not", ["ended_out"], ["again"]),
+        node("Reshape", ["again", "scalar"], ["going"]),
+    ]
+    if not seen:  # nothing but elements is asked for
+        body = [step for step in body if step.op_type != "Size"]
+    body = helper.make_graph(
+        body, "body",
+        [info("k", N, []), info("c", B, []), info("w", F, [3, 3]), info("state", F, [3, 3]),
+         info("ended", B, None)],
+        [info("going", B, []), info("w", F, [3, 3]), info("state_out", F, [3, 3]),
+         info("ended_out", B, None), info("row", F, []),
+         *([info("rank", N, None)] if seen else [])],
+        [constant("list0", [0]), constant("limit", np.float32(0.99)),
+         constant("scalar", np.zeros(0, np.int64))],
+    )  # fmt: skip
+    outs = ["w_end", "state_end", "ended_end", "rows", *(["ranks"] if seen else [])]
+    step = node("Loop", ["most_rounds", "", "w", "start", "ended0"], outs, body=body)
+    weights = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    given = [
+        constant("most_rounds", 60), constant("w", weights * 0.1), constant("ended0", [False]),
+        constant("start", np.zeros((3, 3), np.float32)),
+    ]  # fmt: skip
+    results = [info(n, F, None) for n in ("state_end", "rows")]
+    return helper.make_graph([step], "g", [info("x", F, [3, 3])], results, given)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_what_is_the_same_in_all_rounds_is_computed_once_and_branches_of_one_element_meet(seen):
+    x = np.random.default_rng(1).standard_normal((3, 3)).astype(np.float32)
+    graph = decoder(seen)
+    agrees(graph, {"x": x}, {"x": x * 5})
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = InferenceSession(model.SerializeToString())
+    session.run(None, {"x": x})
+    (loop,) = (s for s in session._model.graph.steps if s.kind == "Loop")
+    body = loop.options["body"]
+    assert "w" not in body.inputs
+    assert "MatMul" not in {step.kind for step in body.steps}
+    (alone,) = (p for p in session._program.pieces if hasattr(p, "_bodies"))
+    kinds = [type(p).__name__ for p in alone._bodies[body].pieces]
+    assert ("Alone" in kinds) == seen

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from genesis import functional as fn
 from genesis.ir import dtype as dtypes
-from genesis.onnx.registry import Host, Operand, operator
+from genesis.onnx.registry import Operand, operator
 from genesis.onnx.values import as_host, as_tensor
 
 _ML = "ai.onnx.ml"
@@ -24,12 +25,17 @@ def scaler(x: Any, *, offset: Any, scale: Any) -> Any:
 
 @operator("Normalizer", domain=_ML)
 def normalizer(x: Any, *, norm: str = "MAX") -> Any:
-    """Rows divided by a norm."""
-    if norm == "MAX":
-        return x / fn.amax(fn.abs(x), -1, True)
-    if norm == "L1":
-        return x / fn.sum(fn.abs(x), -1, True)
-    return x / fn.sqrt(fn.sum(fn.square(x), -1, True))
+    """Rows divided by a norm, where that is not zero."""
+    from genesis import ones
+
+    x = x.to(dtypes.float32)
+    if norm == "MAX":  # the greatest number, not the one that is farthest from zero
+        size = fn.amax(x, -1, True)
+    elif norm == "L1":
+        size = fn.sum(fn.abs(x), -1, True)
+    else:
+        size = fn.sqrt(fn.sum(fn.square(x), -1, True))
+    return x / fn.where(size == 0, ones((), dtype=size.dtype), size)
 
 
 @operator("Imputer", domain=_ML)
@@ -77,7 +83,7 @@ def linear_regressor(
     post_transform: str = "NONE",
 ) -> Any:  # fmt: skip
     """Rows times coefficients."""
-    return _transformed(_linear(x, coefficients, intercepts, targets), post_transform)
+    return transformed(_linear(x, coefficients, intercepts, targets), post_transform)
 
 
 @operator("LinearClassifier", domain=_ML)
@@ -86,16 +92,18 @@ def linear_classifier(
     classlabels_strings: Any = None, multi_class: int = 0, post_transform: str = "NONE",
 ) -> Any:  # fmt: skip
     """The class with the highest score, and the scores of all."""
-    labels = _labels(classlabels_ints, classlabels_strings)
+    labels = class_labels(classlabels_ints, classlabels_strings)
     count = len(intercepts) if intercepts else len(coefficients) // int(x.shape[-1])
     scores = _linear(x, coefficients, intercepts, count)
     if count == 1 and len(labels) == 2:  # that of the second
         second = scores > (0.5 if post_transform == "LOGISTIC" else 0.0)
-        scores = _pair(scores, post_transform)
+        # Other transforms than the logistic one are left out here, as runtimes do.
+        plain = post_transform != "LOGISTIC"
+        scores = fn.cat([1 - scores, scores], -1) if plain else _pair(scores, post_transform)
         chosen = (scores[:, 1:] > 0.5 if post_transform == "LOGISTIC" else second).to(dtypes.int64)
-        return _named(chosen.reshape(-1), labels), scores
+        return named_classes(chosen.reshape(-1), labels), scores
     chosen = fn.argmax(scores, -1)
-    return _named(chosen, labels), _transformed(scores, post_transform)
+    return named_classes(chosen, labels), transformed(scores, post_transform)
 
 
 def _linear(x: Any, coefficients: Any, intercepts: Any, count: int) -> Any:
@@ -107,12 +115,12 @@ def _linear(x: Any, coefficients: Any, intercepts: Any, count: int) -> Any:
 def _pair(scores: Any, post_transform: str) -> Any:
     """The scores of two classes, of that of the second."""
     if post_transform == "LOGISTIC":
-        p = fn.sigmoid(scores)
-        return fn.cat([1 - p, p], -1)
-    return _transformed(fn.cat([-scores, scores], -1), post_transform)
+        return fn.sigmoid(fn.cat([-scores, scores], -1))
+    return transformed(fn.cat([-scores, scores], -1), post_transform)
 
 
-def _transformed(scores: Any, how: str) -> Any:
+def transformed(scores: Any, how: str) -> Any:
+    """Scores as an attribute `post_transform` wants them."""
     if how == "NONE":
         return scores
     if how == "SOFTMAX":
@@ -123,10 +131,25 @@ def _transformed(scores: Any, how: str) -> Any:
         own = scores != 0
         parts = fn.where(own, fn.exp(scores - fn.amax(scores, -1, True)), scores)
         return parts / fn.sum(parts, -1, True)
-    raise NotImplementedError(f"scores as {how}")
+    if how == "PROBIT":
+        return _probit(scores)
+    raise ValueError(f"scores as {how}")
 
 
-def _labels(numbers: Any, texts: Any) -> Any:
+def _probit(p: Any) -> Any:
+    """Where the normal distribution reaches `p`, in the approximation by Winitzki (2008).
+
+    It is what runtimes compute; the exact function is up to 0.002 away from it.
+    """
+    x = 2 * p - 1
+    log = fn.log((1 - x) * (1 + x))
+    v = 2 / (3.14159 * 0.147) + log * 0.5
+    size = fn.sqrt(fn.sqrt(v * v - log / 0.147) - v)
+    return fn.where(x < 0, -size, size) * 2**0.5
+
+
+def class_labels(numbers: Any, texts: Any) -> Any:
+    """The names of classes as an array: numbers or texts."""
     if numbers is not None:
         return np.array(numbers, np.int64)
     if texts is None:
@@ -134,16 +157,9 @@ def _labels(numbers: Any, texts: Any) -> Any:
     return np.array([*texts, None], object)[:-1]
 
 
-def _named(chosen: Any, labels: Any) -> Any:
+def named_classes(chosen: Any, labels: Any) -> Any:
     """The names of classes; where they are texts, that is known when it has been computed."""
     return labels[as_host(chosen)] if labels.dtype == object else as_tensor(labels)[chosen]
-
-
-@operator("ZipMap", domain=_ML)
-def zip_map(x: Host, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> Any:
-    """For every row what each class has, by its name."""
-    names = classlabels_int64s or classlabels_strings
-    return [dict(zip(names, map(float, row), strict=True)) for row in np.atleast_2d(x)]
 
 
 # ---- trees
@@ -154,7 +170,9 @@ _MODES = (
     lambda v, s: v == s, lambda v, s: v != s,
 )  # fmt: skip
 _MEMBER = 6
-_TRANSFORMS: dict[int, Any] = {0: lambda y: y, 1: lambda y: fn.softmax(y, -1), 2: fn.sigmoid}
+#: What the numbers of version 5 mean.
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 @operator("TreeEnsemble", since=5, domain=_ML)
@@ -177,8 +195,8 @@ def tree_ensemble(
     _require_places(features, x.shape[1], "feature")
     _require_places(np.concatenate([yes, no]), n + len(leaf_weights), "node")
     _require_places(np.array(leaf_targetids, np.int64), n_targets, "target")
-    if post_transform not in _TRANSFORMS or aggregate_function not in (0, 1):
-        raise NotImplementedError("trees whose results are not summed, or are probits")
+    how = _AGGREGATES[_number_of(aggregate_function, _AGGREGATES)]
+    transform = _TRANSFORMS[_number_of(post_transform, _TRANSFORMS)]
     roots = np.array(tree_roots, np.int64)
     depth = _depth(roots, yes, no, n)
     itself = np.arange(n, n + len(leaf_weights))
@@ -191,9 +209,13 @@ def tree_ensemble(
         _filled(_sets(modes, membership_values), itself),
         {int(m) for m in modes},
     )  # fmt: skip
-    return _TRANSFORMS[post_transform](
-        _gathered(node - n, leaf_targetids, leaf_weights, n_targets, aggregate_function)
-    )
+    return transformed(_gathered(node - n, leaf_targetids, leaf_weights, n_targets, how), transform)
+
+
+def _number_of(number: int, known: Sequence[str]) -> int:
+    if not 0 <= number < len(known):
+        raise ValueError(f"{number} is none of {known}")
+    return number
 
 
 def _leaves(
@@ -211,7 +233,8 @@ def _leaves(
     def column(values: Any, kind: Any = None) -> Any:
         return as_tensor(np.ascontiguousarray(values, kind))
 
-    feature, split, ways = column(features, small), column(splits).to(x.dtype), None
+    kind = x.dtype.numpy
+    feature, split, ways = column(features, small), column(splits, kind), None
     children = column(np.stack([no, yes], 1).reshape(-1), small)
     node = _within(column(roots, small), count).reshape(1, -1).expand(x.shape[0], len(roots))
     for _ in range(depth):
@@ -233,6 +256,7 @@ def _leaves(
     return node
 
 
+_FEW = 16  # targets that are summed one by one
 #: The names of comparisons before version 5, as its numbers.
 _NAMES = {
     "BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4,
@@ -243,7 +267,7 @@ _NAMES = {
 def _forest(
     x: Any, trees: dict[str, Any], owners: tuple[Any, Any], targets: Any, weights: Any, count: int
 ) -> Any:
-    """What `tree_ensemble` adds up, of trees as they were written before version 5.
+    """The leaves that rows come to, and what each is for every target, of trees before version 5.
 
     There a node is known by its tree and its number, leaves are nodes, and a leaf may have several
     targets: each leaf is a row of weights.
@@ -279,7 +303,18 @@ def _forest(
         x, roots, _height(roots, yes, no, inner), yes, no, features, numbers, listed("values"),
         missing, None, {int(m) for m in numbers[inner]},
     )  # fmt: skip
-    return as_tensor(table)[node], len(roots)
+    return node, table
+
+
+def _summed(table: Any, node: Any) -> Any:
+    """Rows of a table by leaves (rows, trees), summed over the trees.
+
+    Few columns one by one: a kernel for all of them would come down the trees for each.
+    """
+    if table.shape[1] > _FEW:
+        return fn.sum(as_tensor(table)[node], 1)
+    columns = [as_tensor(np.ascontiguousarray(c))[node] for c in table.T]
+    return fn.stack([fn.sum(c, 1) for c in columns], -1)
 
 
 def _height(roots: Any, yes: Any, no: Any, inner: Any) -> int:
@@ -307,15 +342,16 @@ def tree_ensemble_regressor(
     """What the leaves say that rows come to."""
     owners = trees["target_treeids"], trees["target_nodeids"]
     weights = _given(trees, "target_weights")
-    leaves, count = _forest(
+    node, table = _forest(
         _floating(x), trees, owners, trees["target_ids"], np.asarray(weights), n_targets
     )
-    reduced = {
-        "SUM": lambda y: fn.sum(y, 1), "AVERAGE": lambda y: fn.sum(y, 1) / count,
-        "MIN": lambda y: fn.amin(y, 1), "MAX": lambda y: fn.amax(y, 1),
-    }  # fmt: skip
-    total = reduced[aggregate_function](leaves)
-    return _transformed(_based(total, _given(trees, "base_values")), post_transform).to(
+    if aggregate_function in ("MIN", "MAX"):
+        most = fn.amin if aggregate_function == "MIN" else fn.amax
+        total = most(as_tensor(table)[node], 1)
+    else:
+        total = _summed(table, node)
+        total = total / node.shape[1] if aggregate_function == "AVERAGE" else total
+    return transformed(_based(total, _given(trees, "base_values")), post_transform).to(
         dtypes.float32
     )
 
@@ -326,23 +362,23 @@ def tree_ensemble_classifier(
     post_transform: str = "NONE", **trees: Any,
 ) -> Any:  # fmt: skip
     """The class that the leaves are for, and the scores of all."""
-    labels = _labels(classlabels_int64s, classlabels_strings)
+    labels = class_labels(classlabels_int64s, classlabels_strings)
     owners = trees["class_treeids"], trees["class_nodeids"]
     ids, weights = trees["class_ids"], np.asarray(_given(trees, "class_weights"))
     base = _given(trees, "base_values")
     pair = len(labels) == 2 and not any(ids)  # leaves have one score, for the second class
-    leaves, _ = _forest(_floating(x), trees, owners, ids, weights, 1 if pair else len(labels))
-    scores = fn.sum(leaves, 1)
+    node, table = _forest(_floating(x), trees, owners, ids, weights, 1 if pair else len(labels))
+    scores = _summed(table, node)
     if pair:
         one = _based(scores, base)
         even = 0.5 if (weights >= 0).all() else 0.0
         chosen = (one > even).to(dtypes.int64).reshape(-1)
         if post_transform == "NONE" and even:
-            return _named(chosen, labels), fn.cat([1 - one, one], -1).to(dtypes.float32)
-        return _named(chosen, labels), _pair(one, post_transform).to(dtypes.float32)
+            return named_classes(chosen, labels), fn.cat([1 - one, one], -1).to(dtypes.float32)
+        return named_classes(chosen, labels), _pair(one, post_transform).to(dtypes.float32)
     scores = _based(scores, base)
     chosen = fn.argmax(scores, -1)
-    return _named(chosen, labels), _transformed(scores, post_transform).to(dtypes.float32)
+    return named_classes(chosen, labels), transformed(scores, post_transform).to(dtypes.float32)
 
 
 def _floating(x: Any) -> Any:
@@ -353,15 +389,19 @@ def _based(scores: Any, base: Any) -> Any:
     return scores if base is None else scores + as_tensor(np.asarray(base)).to(scores.dtype)
 
 
-def _gathered(leaf: Any, targets: Any, weights: Any, count: int, how: int) -> Any:
-    """The weights of leaves (rows, trees), added up for every target."""
+def _gathered(leaf: Any, targets: Any, weights: Any, count: int, how: str) -> Any:
+    """What leaves (rows, trees) make of their weights for every target."""
     from genesis import arange, zeros
 
-    weight = as_tensor(np.ascontiguousarray(weights))[leaf]
+    weight = as_tensor(np.ascontiguousarray(weights))[leaf].unsqueeze(-1)
     target = as_tensor(np.array(targets, np.int64))[leaf]
-    own = fn.unsqueeze(target, -1) == arange(count)
-    total = fn.sum(fn.where(own, fn.unsqueeze(weight, -1), zeros((), dtype=weight.dtype)), 1)
-    return total if how == 1 else total / leaf.shape[1]
+    own, nothing = target.unsqueeze(-1) == arange(count), zeros((), dtype=weight.dtype)
+    if how in ("MIN", "MAX"):  # a target that no leaf is for has nothing
+        sign = 1 if how == "MAX" else -1
+        most = fn.amax(fn.where(own, weight * sign, nothing - float("inf")), 1)
+        return fn.where(fn.any(own, 1), most * sign, nothing)
+    total = fn.sum(fn.where(own, weight, nothing), 1)
+    return total if how == "SUM" else total / leaf.shape[1]
 
 
 def _require_places(places: Any, count: int, what: str) -> None:

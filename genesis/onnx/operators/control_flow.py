@@ -22,16 +22,21 @@ _MOST_UNROLLED = 500  # steps of all rounds of a loop that is part of a program
 
 
 @operator("If")
-def if_(condition: Host, *, then_branch: Body, else_branch: Body) -> Any:
+def if_(condition: Host, *, then_branch: Body, else_branch: Body, any_rank: bool = False) -> Any:
     """One of two subgraphs."""
     if condition.size != 1:
         raise ValueError(f"the condition has shape {condition.shape}, not one element")
     return tuple((then_branch if bool(condition.reshape(())) else else_branch)())
 
 
-def either(condition: Any, *, then_branch: Body, else_branch: Body) -> Any:
-    """What `if_` gives where the condition is not known yet: both are computed, one is taken."""
+def either(condition: Any, *, then_branch: Body, else_branch: Body, any_rank: bool = False) -> Any:
+    """What `if_` gives where the condition is not known yet: both are computed, one is taken.
+
+    With `any_rank` nobody asks whether one element is a scalar or a list of one.
+    """
     pairs = list(zip(map(as_tensor, then_branch()), map(as_tensor, else_branch()), strict=True))
+    if any_rank and all(x.numel() == 1 for pair in pairs for x in pair):
+        pairs = [(a.reshape(1), b.reshape(1)) for a, b in pairs]
     if any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
         raise CaptureError("If: results of two shapes")
     return tuple(fn.where(condition.reshape(()), a, b) for a, b in pairs)

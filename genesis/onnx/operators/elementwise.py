@@ -265,6 +265,8 @@ def mean(*values: Any, consumed_inputs: Any = None) -> Any:
 @operator("Where")
 def where(condition: Any, a: Operand, b: Operand) -> Any:
     """Elements of a where the condition holds, and of b elsewhere."""
+    if any(isinstance(x, np.ndarray) and x.dtype == object and not is_symbolic(x) for x in (a, b)):
+        return np.where(as_host(condition), a, b)
     return fn.where(condition, as_tensor(a), as_tensor(b))
 
 

@@ -55,6 +55,32 @@ def string_normalizer(
     return table.reshape(-1) if x.ndim == 1 else table
 
 
+@operator("Tokenizer", domain="com.microsoft")
+def tokenizer(
+    x: Host, *, pad_value: str, mark: int, mincharnum: int, separators: Sequence[str] | None = None,
+    tokenexp: str | None = None,
+) -> Any:  # fmt: skip
+    """Texts in parts: what an expression finds, or what lies between others."""
+    parts = [_tokens(t, separators, tokenexp, mincharnum) for t in x.flat]
+    if mark and any(x.flat):  # the beginning and the end of a text
+        parts = [["\x02", *p, "\x03"] for p in parts]
+    width = max(map(len, parts), default=0)
+    table = [t for p in parts for t in [*p, *[pad_value] * (width - len(p))]]
+    return np.array([*table, None], object)[:-1].reshape(*x.shape, width)
+
+
+def _tokens(
+    text: str, separators: Sequence[str] | None, expression: str | None, least: int
+) -> list[str]:
+    if expression is not None:
+        found = [match.group() for match in re.finditer(expression, text)]
+    elif separators and "" not in separators:
+        found = re.split("|".join(f"(?:{s})" for s in separators), text)
+    else:
+        found = list(text)
+    return [t for t in found if t and len(t) >= least]
+
+
 @operator("TfIdfVectorizer")
 def tfidf_vectorizer(
     x: Host, *, mode: str, min_gram_length: int, max_gram_length: int, max_skip_count: int,
@@ -111,6 +137,18 @@ def image_decoder(data: Host, *, pixel_format: str = "RGB") -> Any:
 @operator("LabelEncoder", domain="ai.onnx.ml")
 def label_encoder(x: Host, **tables: Any) -> Any:
     """Values looked up in a table."""
+    if "classes_strings" in tables:  # version 1: texts and their places, either way
+        names = tables["classes_strings"]
+        places = list(range(len(names)))
+        if x.dtype == object:
+            return label_encoder(
+                x, keys_strings=names, values_int64s=places,
+                default_int64=tables.get("default_int64", -1),
+            )  # fmt: skip
+        return label_encoder(
+            x, keys_int64s=places, values_strings=names,
+            default_string=tables.get("default_string", "_Unused"),
+        )  # fmt: skip
     keys = next(v for k, v in tables.items() if k.startswith("keys_"))
     name, values = next((k, v) for k, v in tables.items() if k.startswith("values_"))
     kind = {"values_floats": np.float32, "values_int64s": np.int64, "values_strings": object}
@@ -124,6 +162,21 @@ def label_encoder(x: Host, **tables: Any) -> Any:
     missing = next((v for k, v in table.items() if k != k), default)
     found = [table.get(v, missing if v != v else default) for v in _plain(x.reshape(-1))]
     return np.array([*found, None], object)[:-1].reshape(x.shape).astype(dtype)
+
+
+@operator("CategoryMapper", domain="ai.onnx.ml")
+def category_mapper(
+    x: Host, *, cats_int64s: Sequence[int], cats_strings: Sequence[str], default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Any:  # fmt: skip
+    """Texts as numbers, or numbers as texts."""
+    if x.dtype == object:
+        table = dict(zip(cats_strings, cats_int64s, strict=True))
+        found = [table.get(v, default_int64) for v in x.flat]
+        return np.array(found, np.int64).reshape(x.shape)
+    names = dict(zip(cats_int64s, cats_strings, strict=True))
+    texts = [*(names.get(v, default_string) for v in x.reshape(-1).tolist()), None]
+    return np.array(texts, object)[:-1].reshape(x.shape)
 
 
 def _plain(values: Any) -> list[Any]:
