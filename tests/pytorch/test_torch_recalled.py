@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import run
 
 import genesis.torch  # noqa: F401
 
@@ -185,6 +186,37 @@ def test_two_threads() -> None:
     for t in threads:
         t.join()
     assert not failures
+
+
+def test_lists_that_are_written() -> None:
+    """Whole tensors, views and another dtype; their versions are counted as well."""
+    start = [np.float32(np.arange(6).reshape(2, 3) + k) for k in range(4)]
+    found = []
+    for device in ("cpu", "genesis"):
+        whole, seen, short, other = (torch.tensor(x, device=device) for x in start)
+        short = short.bfloat16()
+        for turn in range(ROUNDS + 1):
+            torch._foreach_mul_([whole, seen.t()[1:], short, seen[:, 0]], 0.5)
+            torch._foreach_add_([whole, seen], [other, whole + turn], alpha=0.5)
+            torch._foreach_add_([short], [other])
+            torch._foreach_lerp_([whole, seen], [other, other], 0.25)
+            assert whole.add_(1) is whole and torch.add(whole, 1, out=other) is other
+        tensors = whole, seen, short, other
+        found.append([(x.float().cpu(), x._version) for x in tensors])
+    for (a, before), (b, version) in zip(*found, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-5)
+        assert version == before
+
+
+def test_what_is_remembered_outlives_python() -> None:
+    code = """
+import torch, genesis.torch
+x = torch.ones(4, 4, device="genesis")
+for _ in range(5):
+    x.add_(x * 2).mul_(0.5)
+print(x[0, 0].item())
+"""
+    assert run(code) == f"{1.5**5}\n"
 
 
 def test_a_chain_deeper_than_graphs_may_be() -> None:

@@ -63,7 +63,7 @@ def register() -> None:
     contents.runtime.start(len(device_names()), contents.contents, *callbacks)
     contents.runtime.build_with(
         Value, CopyPart, SubgraphCopy, Storage, NDArray, thread, contents.progress, OURS,
-        contents.read, MAX_DEPTH,
+        contents.read, contents.bound_graph, MAX_DEPTH, contents.MAX_PENDING, contents.MOST_PENDING,
     )  # fmt: skip
     keep_parameters()
     interop.register()
@@ -79,7 +79,7 @@ def register() -> None:
                 contents.runtime.implement(library, name[6:], _first_call(name))
             in_place = _in_place(name)
             if exists(in_place) and _is_ours(in_place):
-                library.impl(in_place[6:], "PrivateUse1", _first_call(in_place), False)
+                contents.runtime.implement(library, in_place[6:], _first_call(in_place))
     everything.fallback("PrivateUse1", cpu_fallback.boxed, False)
     for layout in ("NestedTensor", "Sparse", "SparseCsr"):
         key = f"{layout}PrivateUse1"

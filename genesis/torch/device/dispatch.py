@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from genesis import ndarray as nd
 from genesis.ndarray.core.device import default_device, on_device
@@ -84,25 +85,27 @@ def arrays(op: Any, kernel: Implementation) -> Callable[[tuple[Any, ...], dict[s
 def writing(op: Any, kernel: Implementation, form: OperatorVariant, beyond: Function) -> Function:
     """A function of tensors for an operator that writes what a kernel gives."""
     single = len(form.written) == 1 and not form.fresh
-    result_of = arrays(op, kernel)
-
-    def run_in_place(*args: Any, **kwargs: Any) -> Any:
-        contents.progress.operators += 1
-        target = args[0]
-        try:
-            result = result_of(args, kwargs)
-        except Unsupported:
-            return beyond(*args, **kwargs)
-        _put(op, target, result)
-        return target if form.returns else None
+    name = name_of(op)
+    kernel = with_default_dtype(kernel)
+    call = _caller(op, kernel)
+    copies = _copies(op, kernel)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         contents.progress.operators += 1
         targets = form.targets(args, kwargs)
-        try:
-            result = result_of(args, form.named(kwargs, targets))
-        except Unsupported:
-            return beyond(*args, **kwargs)
+        named = form.named(kwargs, targets)
+        copied = None if copies is None else copies.find(args, named)
+        if copied is not None:
+            recorded, inputs = copied
+            native = recorded.native_writing(form, targets)
+            if native is not None:
+                contents.runtime.remember(name, native)
+            result = recorded.arrays(inputs)
+        else:
+            try:
+                result = call(args, named)
+            except Unsupported:
+                return beyond(*args, **kwargs)
         results = [result] if single else list(result)
         for target, value in zip(targets, results[form.fresh :], strict=True):
             if form.is_out and isinstance(value, NDArray) and target.shape != value.shape:
@@ -112,7 +115,7 @@ def writing(op: Any, kernel: Implementation, form: OperatorVariant, beyond: Func
             return _tensors(results[0] if form.fresh == 1 else tuple(results[: form.fresh]))
         return form.returned(targets)
 
-    return run_in_place if single and form.written[0][0] == 0 else run
+    return run
 
 
 def _caller(op: Any, kernel: Implementation) -> Callable[[Sequence[Any], dict[str, Any]], Any]:
@@ -229,6 +232,8 @@ def _put(op: Any, target: Any, result: Any) -> None:
     if not isinstance(target, _Tensor):
         for one, value in zip(target, result, strict=True):
             _put(op, one, value)
+        # Writes of a tensor PyTorch counts itself; those of a list are left to the device.
+        increment_version([x for x in target if not x.is_inference()])
         return
     shape = target.shape
     if result.shape != shape:

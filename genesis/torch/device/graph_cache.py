@@ -24,6 +24,7 @@ from genesis.ndarray.core.subgraph_copies import NotASubgraph, Subgraph
 from genesis.ndarray.core.value import Checked, Value, apart, thread
 from genesis.torch.convert import TORCH_DTYPES
 from genesis.torch.device import storage_contents as contents
+from genesis.torch.device.operator_variants import OperatorVariant
 from genesis.torch.device.strides import Sizes
 
 #: Forms that are known of one operator, at most.
@@ -119,7 +120,7 @@ class RecordedOperator:
             dtype, index = TORCH_DTYPES[x.dtype], contents.index_of(x.device)
             self._make[place] = x.shape, strides, dtype, index
         #: The same for `Runtime.remember`; None if the results are no tensors side by side.
-        self.native = _native(graph, self._results, self._make)
+        self.native = self._native(self._results)
 
     def values(self, inputs: list[Any]) -> list[Value]:
         """One more call: its values, the inputs first."""
@@ -144,19 +145,52 @@ class RecordedOperator:
             return create(wrap(values[results]), *make[results])
         return _filled(results, lambda place: create(wrap(values[place]), *make[place]))
 
+    def native_writing(self, form: OperatorVariant, targets: list[Any]) -> tuple[Any, ...] | None:
+        """For `Runtime.remember`, of an operator that writes results to targets.
 
-def _native(
-    graph: Subgraph, results: Any, make: dict[int, tuple[Any, ...]]
-) -> tuple[Any, ...] | None:
-    places = results if type(results) is tuple else (results,)
-    if not graph.plain or graph.checks is not None:
-        return None
-    if not all(place is None or type(place) is int for place in places):
-        return None
-    single = graph.single
-    alone = None if single is None else (single.op, single.attr, single.inputs, single.several)
-    made = [None if place is None else (place, *make[place]) for place in places]
-    return graph, graph.form, graph.height, alone, graph.parts, made
+        None if a target is no whole contents, or is given a result of another dtype or shape.
+        """
+        results = self._results if form.fresh or len(targets) > 1 else (self._results,)
+        fresh, written = tuple(results[: form.fresh]), _flat(results[form.fresh :])
+        returned = form.returns - form.fresh
+        arguments = [place for place, _ in form.written]
+        if returned not in (0, 1) or (returned and arguments != [0]) or None in arguments:
+            return None
+        tensors = [x for t in targets for x in (t if isinstance(t, list | tuple) else [t])]
+        for tensor, place in zip(tensors, written, strict=True):
+            target = contents.runtime.find(tensor)
+            if target is None or place is None:
+                return None
+            if self._make[place][0] != target.shape or self._make[place][2] is not tensor.dtype:
+                return None
+        return self._native(fresh, written, arguments, 0 if returned else None)
+
+    def _native(
+        self,
+        results: Any,
+        written: Sequence[Any] = (),
+        arguments: Sequence[Any] = (),
+        returned: int | None = None,
+    ) -> tuple[Any, ...] | None:
+        graph = self.graph
+        places = results if type(results) is tuple else (results,)
+        if not graph.plain or graph.checks is not None:
+            return None
+        if not all(place is None or type(place) is int for place in places):
+            return None
+        single = graph.single
+        alone = None if single is None else (single.op, single.attr, single.inputs, single.several)
+        made = [None if place is None else (place, *self._make[place]) for place in places]
+        return (
+            graph, graph.form, graph.height, alone, graph.parts, made,
+            list(written), list(arguments), returned,
+        )  # fmt: skip
+
+
+def _flat(results: Any) -> list[int | None]:
+    if isinstance(results, list | tuple):
+        return [place for part in results for place in _flat(part)]
+    return [results]
 
 
 def _stand_in(x: Any, tensors: Iterator[Any], inputs: list[Value]) -> Any:

@@ -330,6 +330,15 @@ py::tuple described(const Words& words) {
 
 // ---- contents
 
+// What graphs are made of is in no reference cycle: it refers to what it was computed from, and to
+// nothing that refers back. Python's cycle collector need not look at it, as it otherwise would again
+// and again, at all that is pending: half the time of a step of many small operators.
+template <typename Object>
+Object acyclic(Object x) {
+  PyObject_GC_UnTrack(x.ptr());
+  return x;
+}
+
 uintptr_t address_of(const Tensor& t) {
   TORCH_CHECK(t.device().type() == kDevice, "a tensor on ", t.device(), " has no handle");
   return reinterpret_cast<uintptr_t>(t.storage().data());
@@ -337,7 +346,7 @@ uintptr_t address_of(const Tensor& t) {
 
 void keep(const Tensor& t, py::handle what) {
   py::int_ key(address_of(t));
-  auto entry = py::make_tuple(what, number_of(words_of(t)));
+  auto entry = acyclic(py::make_tuple(what, number_of(words_of(t))));
   if (PyDict_SetItem(contents, key.ptr(), entry.ptr())) throw py::error_already_set();
 }
 
@@ -501,13 +510,14 @@ class Slot {
 
 py::object made(py::handle type) {
   auto* t = reinterpret_cast<PyTypeObject*>(type.ptr());
-  return py::reinterpret_steal<py::object>(t->tp_alloc(t, 0));
+  return acyclic(py::reinterpret_steal<py::object>(t->tp_alloc(t, 0)));
 }
 
 // What graphs are made of, in Python; set once by `build_with` and never released.
 struct Graphs {
-  py::object value, part, block, storage, array, thread, progress, ours, read;
+  py::object value, part, block, storage, array, thread, progress, ours, read, bound;
   int64_t max_depth;  // where arrays are cut: Python knows how
+  int64_t max_pending, most_pending;  // where those are that were written again, and at any write
   Slot op{value, "op"}, inputs{value, "inputs"}, sources{value, "sources"}, attr{value, "attr"},
       dtype{value, "dtype"}, shape{value, "shape"}, device{value, "device"}, depth{value, "depth"},
       memory{value, "memory"}, code{value, "code"}, instruction{value, "instruction"},
@@ -518,7 +528,7 @@ struct Graphs {
   Slot actual{storage, "actual"}, version{storage, "version"};
   Slot array_storage{array, "storage"}, array_steps{array, "steps"}, array_dtype{array, "dtype"},
       array_shape{array, "shape"}, array_device{array, "device"}, array_cached{array, "_cached"};
-  Slot operators{py::type::of(progress), "operators"};
+  Slot operators{py::type::of(progress), "operators"}, written{py::type::of(progress), "written"};
   py::object eager = py::str("eager"), recorder = py::str("recorder"), nothing = py::tuple(0);
   py::object zero = py::int_(0);
 
@@ -530,6 +540,18 @@ struct Graphs {
     array_shape.set(x, shape.of(v)), array_device.set(x, device.of(v));
     array_cached.set(x, py::none());
     return x;
+  }
+
+  // What `storage_contents.write` does with a value that a storage is to contain.
+  void write(py::handle holder, py::handle v) const {
+    actual.set(holder, v);
+    version.set(holder, py::int_(PyLong_AsLongLong(version.of(holder)) + 1));
+    auto mark = py::reinterpret_steal<py::object>(PyWeakref_NewRef(holder.ptr(), nullptr));
+    PyObject* noted = written.of(progress);
+    int again = PyDict_Contains(noted, mark.ptr());
+    if (again < 0 || PyDict_SetItem(noted, mark.ptr(), Py_None)) throw py::error_already_set();
+    int64_t pending = std::max(PyLong_AsLong(operators.of(progress)), PyLong_AsLong(depth.of(v)));
+    if (pending > (again ? max_pending : most_pending)) bound(holder, pending);
   }
 
   // Whether graphs are built as usual: nothing is computed at once, and nobody records.
@@ -577,16 +599,23 @@ class Recorded {
                           result[2].cast<std::optional<Words>>(), result[3].cast<at::ScalarType>(),
                           result[4].cast<DeviceIndex>()});
     }
+    writes_ = r[6].cast<std::vector<size_t>>(), written = r[7].cast<std::vector<size_t>>();
+    if (!r[8].is_none()) returned = r[8].cast<size_t>();
   }
 
-  size_t results() const { return results_.size(); }
+  std::vector<size_t> written;     // which arguments are written: tensors, or lists of them
+  std::optional<size_t> returned;  // the argument that is the result
 
-  // One more call: adds the results to a stack; false if the graph has become too deep.
-  bool copy(std::vector<py::object>& values, torch::jit::Stack& stack) {
+  // One more call: adds what is made to a stack, and writes storages; false if the graph has become
+  // too deep.
+  bool copy(std::vector<py::object>& values, const std::vector<py::object>& storages,
+            torch::jit::Stack& stack) {
     int64_t below = 0;
     for (auto& v : values) below = std::max<int64_t>(below, PyLong_AsLong(graphs->depth.of(v)));
     if (below + height_ >= graphs->max_depth) return false;
-    py::tuple sources(values.size());
+    auto operators = PyLong_AsLong(graphs->operators.of(graphs->progress));
+    graphs->operators.set(graphs->progress, py::int_(operators + 1));
+    py::tuple sources = acyclic(py::tuple(values.size()));
     for (size_t i = 0; i < values.size(); i++)
       PyTuple_SET_ITEM(sources.ptr(), i, values[i].inc_ref().ptr());
     auto device = py::reinterpret_borrow<py::object>(graphs->device.of(values[0]));
@@ -596,6 +625,7 @@ class Recorded {
     else
       block(values, sources, device, below, code, instruction);
     for (auto& result : results_) stack.emplace_back(tensor(result, values));
+    for (size_t i = 0; i < storages.size(); i++) graphs->write(storages[i], values[writes_[i]]);
     return true;
   }
 
@@ -627,11 +657,11 @@ class Recorded {
                    py::handle instruction) const {
     py::object op = (*single_)[0], attr = (*single_)[1], picked = (*single_)[2], sources;
     if ((*single_)[3].ptr() == Py_True)
-      sources = picked(all);
+      sources = acyclic(picked(all));
     else if (picked.is_none())
       sources = graphs->nothing;
     else
-      sources = py::make_tuple(all[picked.cast<size_t>()]);
+      sources = acyclic(py::make_tuple(all[picked.cast<size_t>()]));
     py::object v = made(graphs->value);
     fill(v, parts_[0], sources, device, below, code, instruction);
     graphs->inputs.set(v, sources), graphs->op.set(v, op), graphs->attr.set(v, attr);
@@ -641,8 +671,8 @@ class Recorded {
   void block(std::vector<py::object>& values, py::handle sources, py::handle device, int64_t below,
              py::handle code, py::handle instruction) const {
     py::object b = made(graphs->block);
-    py::list living(parts_.size());
-    py::tuple whole = py::make_tuple(b);
+    py::list living = acyclic(py::list(parts_.size()));
+    py::tuple whole = acyclic(py::make_tuple(b));
     graphs->template_of.set(b, template_), graphs->sources_of.set(b, sources);
     graphs->device_of.set(b, device), graphs->parts.set(b, living);
     graphs->depth_of.set(b, py::int_(below)), graphs->code_of.set(b, code);
@@ -651,7 +681,8 @@ class Recorded {
     for (size_t i = 0; i < parts_.size(); i++) {
       py::object v = made(graphs->part);
       fill(v, parts_[i], whole, device, below, code, instruction);
-      PyList_SET_ITEM(living.ptr(), i, PyWeakref_NewRef(v.ptr(), nullptr));
+      py::object reference = py::reinterpret_steal<py::object>(PyWeakref_NewRef(v.ptr(), nullptr));
+      PyList_SET_ITEM(living.ptr(), i, acyclic(std::move(reference)).release().ptr());
       values.push_back(std::move(v));
     }
   }
@@ -662,7 +693,8 @@ class Recorded {
     if (!t.numel()) return t;
     if (!result.number) result.number = py::int_(number_of(words_of(t)));
     py::int_ key(address_of(t));
-    py::object entry = py::make_tuple(graphs->wrapped(values[result.place]), result.number);
+    py::object entry =
+        acyclic(py::make_tuple(graphs->wrapped(values[result.place]), result.number));
     if (PyDict_SetItem(contents, key.ptr(), entry.ptr())) throw py::error_already_set();
     return t;
   }
@@ -672,6 +704,7 @@ class Recorded {
   std::optional<py::tuple> single_;
   std::vector<Part> parts_;
   std::vector<Result> results_;
+  std::vector<size_t> writes_;  // places among the values, of what is written
 };
 
 // Whether an argument has a form, as `note` says. Tensors that have no contents are noted, too.
@@ -736,13 +769,23 @@ class Remembering final : public c10::OperatorKernel {
   }
 
  private:
+  // Writes of a tensor PyTorch counts itself; those of a list are left to the device.
+  static void bump_versions(const c10::IValue& written) {
+    if (!written.isTensorList()) return;
+    for (const Tensor& t : written.toTensorVector()) t.unsafeGetTensorImpl()->bump_version();
+  }
+
   // Whether a call was met before; its arguments on the stack are replaced by the results then.
   bool recalled(const c10::OperatorHandle& op, Words& words, torch::jit::Stack& stack) {
     std::vector<std::pair<PyObject*, Tensor>> inputs;  // contents, or a tensor that has none
     size_t count = op.schema().arguments().size();
+    std::vector<size_t> begins;  // of each argument's tensors among the inputs
     words.push_back(int64_t(c10::get_default_dtype_as_scalartype()));  // of numbers and integers
-    for (size_t i = stack.size() - count; i < stack.size(); i++)
+    for (size_t i = stack.size() - count; i < stack.size(); i++) {
+      begins.push_back(inputs.size());
       if (!note(stack[i], words, inputs)) return words.clear(), false;
+    }
+    begins.push_back(inputs.size());
     auto found = known_.find(words);
     if (found == known_.end() || !graphs->lazy()) return false;
     auto recorded = found->second;  // held: reading a view calls Python
@@ -753,22 +796,30 @@ class Remembering final : public c10::OperatorKernel {
     }
     for (size_t i = 0; i < inputs.size(); i++)
       if (!inputs[i].first) values[i] = graphs->read(inputs[i].second).attr("value");
+    std::vector<py::object> storages;  // what is written is contents as they are
+    for (size_t argument : recorded->written)
+      for (size_t i = begins[argument]; i < begins[argument + 1]; i++)
+        storages.push_back(
+            py::reinterpret_borrow<py::object>(graphs->array_storage.of(inputs[i].first)));
     torch::jit::Stack results;
-    if (!recorded->copy(values, results)) return false;
-    auto operators = PyLong_AsLong(graphs->operators.of(graphs->progress));
-    graphs->operators.set(graphs->progress, py::int_(operators + 1));
+    if (!recorded->copy(values, storages, results)) return false;
+    for (size_t argument : recorded->written) bump_versions(stack[stack.size() - count + argument]);
+    if (recorded->returned) results.push_back(stack[stack.size() - count + *recorded->returned]);
     torch::jit::drop(stack, count);
     for (auto& x : results) stack.push_back(std::move(x));
     return true;
   }
 
-  std::unordered_map<Words, std::shared_ptr<Recorded>, HashWords> known_;
+  using Known = std::unordered_map<Words, std::shared_ptr<Recorded>, HashWords>;
+  Known& known_ = *new Known;  // PyTorch destroys kernels when Python has ended: it outlives them
 };
 
 void build_with(py::object value, py::object part, py::object block, py::object storage,
                 py::object array, py::object thread, py::object progress, py::object ours,
-                py::object read, int64_t max_depth) {
-  graphs = new Graphs{value, part, block, storage, array, thread, progress, ours, read, max_depth};
+                py::object read, py::object bound, int64_t max_depth, int64_t max_pending,
+                int64_t most_pending) {
+  graphs = new Graphs{value, part, block, storage,   array,       thread,      progress,
+                      ours,  read, bound, max_depth, max_pending, most_pending};
 }
 
 void implement(const py::object& library, const std::string& name, const py::function& function) {
@@ -784,7 +835,8 @@ void remember(const std::string& name, const py::tuple& recorded) {
   auto& returns = call->op.schema().returns();
   for (auto& result : returns)
     if (result.type()->kind() != c10::TypeKind::TensorType) return;
-  if (py::len(recorded[5]) == returns.size()) call->kernel->remember(call->words, recorded);
+  if (py::len(recorded[5]) + !recorded[8].is_none() == returns.size())
+    call->kernel->remember(call->words, recorded);
 }
 
 // What `tensor.data = other` does, between devices too: the object stays, with its history's end.

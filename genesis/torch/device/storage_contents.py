@@ -327,12 +327,17 @@ def _note(storage: Storage) -> None:
     pending = max(progress.operators, storage.actual.depth)
     if thread.eager:
         realize([])
-    elif pending > MAX_PENDING:
-        awaited = progress.cut() if progress.cut is not None else None
-        here = storage in progress.lasting if awaited is None else storage is awaited
-        if (here and again) or pending > MOST_PENDING:
-            progress.cut = mark
-            realize([])
+    elif pending > (MAX_PENDING if again else MOST_PENDING):
+        bound_graph(storage, pending)
+
+
+def bound_graph(storage: Storage, pending: int) -> None:
+    """Compute what was written if this write, not the first one of its storage, is the place."""
+    awaited = progress.cut() if progress.cut is not None else None
+    here = storage in progress.lasting if awaited is None else storage is awaited
+    if here or pending > MOST_PENDING:
+        progress.cut = ref(storage)
+        realize([])
 
 
 def realize(values: Iterable[Value]) -> None:
