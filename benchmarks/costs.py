@@ -225,7 +225,7 @@ def main() -> None:
     for make, promised in ((node, 3.0), (realisation, 30.0), (replay, 6.4)):
         print(f"{make.__doc__} {best(make(1)):.2f} us (promised: {promised:g})")
     for make, promised in (
-        (with_arguments, 0.3), (with_a_list, 0.5), (with_closures, 0.3),
+        (with_arguments, 0.3), (with_a_list, 0.3), (with_closures, 0.3),
         (with_a_closed_over_list, 0.3), (with_results, 1.2), (with_state, 1.2),
         (with_kernels, 0.5), (with_names, 0.3),
     ):  # fmt: skip

@@ -16,6 +16,8 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from genesis.ndarray.core.ndarray import NDArray
+
 #: None for a leaf, else (type, keys or None, structures of the members). Hashable.
 Structure = tuple[type, Any, tuple[Any, ...]] | None
 
@@ -34,6 +36,8 @@ Wrap = Callable[[Any, Any], Any]
 Wrapped = tuple[type, Any, Unwrap]
 
 _wrappers: dict[type, tuple[Unwrap, Wrap]] = {}
+#: Classes of most leaves: others are asked whether they have parts.
+_LEAVES = frozenset((NDArray, bool, int, float, complex, str, bytes, type(None)))
 
 
 def register(kind: type, unwrap: Unwrap, wrap: Wrap) -> None:
@@ -176,6 +180,9 @@ def _flatten(
     kind = type(tree)
     if pinned and id(tree) in pinned:
         leaves.append(Pinned(tree))
+        return None
+    if kind in _LEAVES:
+        leaves.append(tree)
         return None
     if kind is tuple or kind is list:
         return kind, None, tuple([_flatten(x, leaves, whole, pinned) for x in tree])

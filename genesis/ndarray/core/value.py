@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from sys import _getframe, gettrace, settrace
+from sys import _getframe, gettrace, modules, settrace
 from threading import RLock
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -482,23 +482,25 @@ def _is_own(given: Iterable[Any]) -> bool:
     """Whether looking into what is given runs no code of a user's."""
     for x in given:
         kind = type(x)
-        if kind in _PLAIN:
+        if kind in _plain:
             continue
         known = kind is tuple or kind is list or kind is dict
         if not known and not (x if kind is type else kind).__module__.startswith(_OURS):
             return False
-        held = x.values() if isinstance(x, dict) else x if isinstance(x, tuple | list) else ()
-        if not _is_own(held):
-            return False
+        if isinstance(x, dict | tuple | list):
+            if not _is_own(x.values() if isinstance(x, dict) else x):
+                return False
+        elif getattr(modules.get(kind.__module__), kind.__name__, None) is kind is not type:
+            _plain.add(kind)  # one that lives as long as its module
     return True
 
 
 _OURS = ("genesis.", "numpy")  # whose classes are no user's
-#: What can be asked for nothing, or is called by `rewatched`.
-_PLAIN = frozenset((
+#: What can be asked for nothing, or is called by `rewatched`; and our classes that were met.
+_plain: set[type] = {
     bool, int, float, complex, str, bytes, type(None), slice, range, type(Ellipsis), FunctionType,
     MethodType, BuiltinFunctionType, CodeType,
-))  # fmt: skip
+}  # fmt: skip
 
 
 def rewatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -335,10 +335,11 @@ class Watch:
 
     def _plain_attribute(self, x: Any, name: str) -> None:
         journal = self.journal
-        if journal.has_read((id(x), "attribute", name)):
+        number, kind = id(x), type(x)
+        if journal.has_read((number, "attribute", name)):
             return
-        kind = type(x)
-        journal.read(x, "class", None, kind)
+        if (number, "class", None) not in journal.reads:
+            journal.read(x, "class", None, kind)
         known = self._found.get((kind, name))
         if known is None:
             known = self._found[kind, name] = _find(kind, name)
@@ -538,7 +539,7 @@ class Watch:
     def handed(self, frame: FrameType, given: Iterable[Any]) -> None:
         """Objects are handed to code that is not seen: it looks into containers."""
         for x in given:
-            if not objects.is_inert(type(x)) and isinstance(x, _LOOKED_INTO):
+            if isinstance(x, _LOOKED_INTO):
                 self.touch(frame, x)
 
     def _members(self, frame: FrameType, x: Any, members: Any) -> None:
@@ -961,13 +962,15 @@ def _is_own(kind: type) -> bool:
 
 def _find(kind: type, name: str) -> ClassAttribute:
     found = lookup(kind, name)
-    is_data = found is not MISSING and objects.is_data(found)
+    if found is MISSING:
+        getter = lookup(kind, "__getattr__")
+        is_asked = isinstance(getter, FunctionType) and getter.__code__ not in objects.atomics
+        return ClassAttribute(found, False, False, is_asked)
+    is_data = type(found) is not FunctionType and objects.is_data(found)
     is_seen = is_data and (
         isinstance(found, property) or isinstance(lookup(type(found), "__get__"), FunctionType)
     )
-    getter = lookup(kind, "__getattr__")
-    is_asked = isinstance(getter, FunctionType) and getter.__code__ not in objects.atomics
-    return ClassAttribute(found, is_data, is_seen, is_asked)
+    return ClassAttribute(found, is_data, is_seen, False)
 
 
 def _with_names(method: Any, names: tuple[str, ...]) -> Any:

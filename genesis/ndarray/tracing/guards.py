@@ -13,7 +13,7 @@ count stands still, they are not looked at.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import repeat
 from operator import attrgetter, call, is_, is_not
 from types import (
@@ -190,9 +190,10 @@ class Guards:
         self._lines: dict[int, tuple[CodeType | None, int]] = {}  # where places were read
         for read in reads:
             counted = _is_counted(read)
-            if self._is_direct(read, counted, sources):
+            look = _LOOKS.get(read.kind)
+            if (look is None or not counted) and self._is_direct(read, counted, sources):
                 continue
-            owner, look = sources(read.owner), _LOOKS.get(read.kind)
+            owner = sources(read.owner)
             if look is not None and alike.take(counted, look, read.name, owner, read.value):
                 continue
             place = Place(owner, read.kind, read.name)
@@ -306,7 +307,9 @@ def _is_counted(read: Read) -> bool:
     ``object.__setattr__`` nobody counts.
     """
     kind = type(read.owner)
-    counts: Any = getattr(kind, "__genesis_counted__", ())
+    counts: Any = getattr(kind, "__genesis_counted__", None)
+    if counts is None:
+        return False
     if counts is not True:
         return read.kind == "attribute" and read.name in counts
     if read.kind != "attribute" or kind.__module__.startswith("genesis."):
@@ -316,7 +319,8 @@ def _is_counted(read: Read) -> bool:
 
 def _identified(value: Any) -> Source | None:
     """What gives an object again whose identity is proof enough; None for others."""
-    return _weakref(value) if _is_settled(value) else None
+    weak = type(value).__weakrefoffset__ and _is_settled(value)
+    return ref(value) if weak else None
 
 
 def _guard(read: Read) -> Any:
@@ -373,17 +377,22 @@ Way = tuple[Any, ...]
 COPIES = ("content", "defaults")
 
 
-def parts(value: Any, is_copy: bool, way: Way = ()) -> Iterator[tuple[Way, Any]]:
+def parts(value: Any, is_copy: bool, way: Way = ()) -> Sequence[tuple[Way, Any]]:
     """What was read with a value: itself, or what tuples and copies of containers hold."""
-    if isinstance(value, dict) and is_copy:
-        for key, x in value.items():
-            yield from parts(x, False, (*way, key))
-    elif isinstance(value, tuple | frozenset) or (is_copy and isinstance(value, CONTAINERS)):
-        is_ordered = not isinstance(value, set | frozenset)
-        for k, x in enumerate(value):
-            yield from parts(x, False, (*way, k if is_ordered else None))
+    if not isinstance(value, _WITH_PARTS if is_copy else _INSEPARABLE):
+        return ((way, value),)
+    if isinstance(value, dict):
+        members: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, set | frozenset):
+        members = ((None, x) for x in value)
     else:
-        yield way, value
+        members = enumerate(value)
+    return [found for key, x in members for found in parts(x, False, (*way, key))]
+
+
+#: What is what it holds; and containers that were copied, whose contents are what was read.
+_INSEPARABLE = (tuple, frozenset)
+_WITH_PARTS = (*_INSEPARABLE, *CONTAINERS)
 
 
 class Sources:

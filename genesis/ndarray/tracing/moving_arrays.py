@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from genesis.ndarray import pytree
@@ -21,6 +22,10 @@ from genesis.ndarray.tracing.journal import Journal, Key, Read
 from genesis.ndarray.tracing.python_objects import MISSING
 
 _GRADIENT = "attribute", "_gradient"
+#: What most places hold, and never an array.
+_WITHOUT_ARRAYS = frozenset((
+    bool, int, float, str, type(None), type, type(MISSING), FunctionType, ModuleType, CodeType,
+))  # fmt: skip
 
 
 class MovingArray(NamedTuple):
@@ -104,6 +109,8 @@ def moving(journal: Journal, reads: Sequence[Read]) -> dict[Storage, MovingArray
     fixed: set[Storage] = set()
     seen: set[int] = set()
     for r in reads:
+        if type(r.value) in _WITHOUT_ARRAYS:
+            continue
         if r.kind == "attribute" and r.name == "array" and id(r.owner) in seen:
             continue  # what an array has that was found elsewhere
         moves = (id(r.owner), r.kind, r.name) in rebound or id(r.owner) in changed

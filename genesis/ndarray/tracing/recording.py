@@ -263,8 +263,10 @@ class Recording:
         self.tape = None if more is None else tape
         reads += more or ()
         seen = {id(x) for m in located.values() for x in (m.value, pytree.unwrapped(m.value))}
-        reads = [r for r in reads if id(r.owner) not in seen and id(r.value) not in seen]
-        masked = {id(r): m for r in reads if (m := Masked.on(r, seen)) is not None}
+        masked: dict[int, Masked] = {}
+        if seen:
+            reads = [r for r in reads if id(r.owner) not in seen and id(r.value) not in seen]
+            masked = {id(r): m for r in reads if (m := Masked.on(r, seen)) is not None}
         #: Objects that no argument must be: those that arguments are compared with, and where
         #: anything is written the containers from outside that are read or written.
         self.apart_from: list[Callable[[], Any]] = [
