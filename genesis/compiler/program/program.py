@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from genesis import events
@@ -185,10 +186,20 @@ class Program:
     ) -> None:
         """Compute the outputs from the inputs, which are addresses; `places` is as for `launch`."""
         pointers = [memory.pointer for memory in outputs]
-        if self._is_short and inputs and events.watcher is None:
-            self.executable.run(array("Q", [*inputs, *pointers]))
-        else:
+        if self.symbols or self.extents or not inputs or events.watcher is not None:
             self.launch(self.frame(scalars, sizes, inputs, pointers), sizes, places)
+            return
+        words = [*inputs]  # the same frame, in one go: most realisations are short
+        if self.scalars:
+            words += [encode(scalars[slot], dtype) for slot, dtype in self.scalars]
+        words += pointers
+        if self.temporaries:
+            rooms, offsets, total = self._placement
+            block = self.backend.allocate(total)
+            start = block.pointer
+            bases = [start if room is None else pointers[room] for room in rooms]
+            words += map(add, bases, offsets)
+        self.executable.run(array("Q", words))
 
     def frame(
         self,
@@ -252,14 +263,11 @@ class Program:
         """
         if self.temporaries:
             elsewhere = _NOWHERE if prepared is None else prepared.elsewhere
-            fixed = not self.symbols and prepared is None
-            found = self._placement if fixed else self.placement(sizes, elsewhere)
-            rooms, offsets, total = found
+            rooms, offsets, total = self.placement(sizes, elsewhere)
             block = (allocate or self.backend.allocate)(total)
-            start, results, slot = block.pointer, self._first_output, len(frame) - len(offsets)
-            for room, offset in zip(rooms, offsets, strict=True):
-                frame[slot] = (start if room is None else frame[results + room]) + offset
-                slot += 1
+            start, results = block.pointer, self.first_output
+            bases = [start if room is None else frame[results + room] for room in rooms]
+            frame[len(frame) - len(offsets) :] = array("Q", map(add, bases, offsets))
         if prepared is not None:
             for slot, memory in prepared.memory:
                 frame[slot] = memory.pointer
@@ -268,15 +276,6 @@ class Program:
             self.executable.run(frame)
         else:
             events.watcher.run(self, frame, sizes, places)
-
-    @cached_property
-    def _is_short(self) -> bool:
-        """Whether a frame is inputs and outputs alone."""
-        return not (self.scalars or self.symbols or self.extents or self.temporaries)
-
-    @cached_property
-    def _first_output(self) -> int:
-        return self.first_output
 
     @cached_property
     def _placement(self) -> MemoryPlan:

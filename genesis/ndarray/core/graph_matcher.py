@@ -15,6 +15,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from genesis.ir import ops
 from genesis.ndarray.core.liveness import references
 from genesis.ndarray.core.pending_graph import PendingGraph, form_of
 from genesis.ndarray.core.value import Checked, CopyPart, Several, SubgraphCopy, Value
@@ -48,12 +49,16 @@ def matcher(graph: PendingGraph, states: Sequence[State]) -> Matcher:
     # Only what has one form may be one object.
     alike: dict[int | None, list[str]] = defaultdict(list)
     counts: list[str] = []
+    scope: dict[str, Any] = {
+        "CopyPart": CopyPart, "Value": Value, "count": getrefcount, "form_of": form_of,
+        "is_pending": _is_pending,
+    }  # fmt: skip
     lines = [f"{_listed(f'v{place}' for place in roots)} = roots"]
     for place, value in enumerate(order):
         form = form_of(value)
         alike[form].append(f"v{place}")
         if place not in roots:
-            lines.append(_unless(_has_form(f"v{place}", form)))
+            lines.append(_unless(_has_form(f"v{place}", value, form, scope)))
             counts.append(f"count(v{place}) == {graph.counts[place] - 1 + _OWN}")
         if type(value) is Checked:
             lines.append(_unless(f"v{place}.passed"))
@@ -81,9 +86,6 @@ def matcher(graph: PendingGraph, states: Sequence[State]) -> Matcher:
         counts.append(f"count({names[memory]}) == {n - leaves[memory] + 1 + _OWN}")
     lines += [_unless(test) for test in counts]
     lines.append(f"return [{', '.join(f'v{place}' for place in range(len(order)))}]")
-    scope: dict[str, Any] = {
-        "CopyPart": CopyPart, "count": getrefcount, "is_pending": _is_pending, "form_of": form_of
-    }  # fmt: skip
     exec("\n    ".join(["def match(roots, bases):", *lines]), scope)
     found_matcher: Matcher = scope["match"]
     return found_matcher
@@ -97,8 +99,21 @@ def _unless(test: str) -> str:
     return f"if not ({test}): return None"
 
 
-def _has_form(name: str, form: int | None) -> str:
-    return f"{name}.form == {form} or form_of({name}) == {form}"
+def _has_form(name: str, value: Any, form: int | None, scope: dict[str, Any]) -> str:
+    """Whether a variable is of a form: by its number, or by its parts if it has none yet."""
+    if type(value) is not Value or value.memory is not None or value.op is ops.CONST:
+        return f"{name}.form == {form} or form_of({name}) == {form}"
+    alike = [f"type({name}) is Value", f"len({name}.inputs) == {len(value.inputs)}"]
+    parts = {"op": value.op, "dtype": value.dtype, "shape": value.shape, "attr": value.attr}
+    if value.op is ops.SCALAR:
+        del parts["attr"]
+    elif value.op is ops.SLICE and value.inputs[0].memory is not None:  # it may begin anywhere
+        steps = [step for _, step in parts.pop("attr")]
+        alike.append(f"[step for _, step in {name}.attr] == {steps}")
+    for part, known in parts.items():
+        scope[f"{part}_{name}"] = known
+        alike.append(f"{name}.{part} == {part}_{name}")
+    return f"{name}.form == {form} or not {name}.form and {' and '.join(alike)}"
 
 
 def _reading(place: int, sources: list[int], known: set[int]) -> list[str]:
