@@ -1,6 +1,6 @@
 """What the simulator says of traffic, beside how it went: three traces, recorded and simulated.
 
-    python -m benchmarks.simulate MODEL [--format int4] [--requests 96]
+    python -m benchmarks.simulate MODEL [--requests 96]
 
 A server is put under load by clients that wait for their answers, by requests at random times, and
 by such that share most of their prompts; each trace is then simulated with what was learned of
@@ -27,7 +27,7 @@ FIGURES = ("first p50", "first p95", "between p50", "between p95", "hit %")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", help="a folder or a GGUF file")
-    parser.add_argument("--format", default="int4", help="of the weights (int4)")
+    parser.add_argument("--format", help="of the weights (as the files have them)")
     parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--input", type=int, default=256)
