@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", help="a GGUF file, or for genesis alone a folder")
     parser.add_argument("--llama-server", help="the program to compare with")
-    parser.add_argument("--format", default="int4", help="of the weights in genesis (int4)")
+    parser.add_argument("--format", help="of the weights in genesis (as the file has them)")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=160)
     parser.add_argument("--input", type=int, default=256)
@@ -62,10 +62,11 @@ def main() -> None:
         print(f"{figure:20}" + "".join(f"{value:16.4g}" for value in values))
 
 
-def genesis_command(model: str, format: str, length: int, clients: int) -> list[str]:
+def genesis_command(model: str, format: str | None, length: int, clients: int) -> list[str]:
     return [
-        sys.executable, "-m", "genesis", "serve", model, "--port", str(PORT), "--format", format,
+        sys.executable, "-m", "genesis", "serve", model, "--port", str(PORT),
         "--max-length", str(length), "--sequences", str(clients),
+        *(["--format", format] if format else []),
     ]  # fmt: skip
 
 

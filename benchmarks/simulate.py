@@ -1,12 +1,13 @@
 """What the simulator says of traffic, beside how it went: three traces, recorded and simulated.
 
-    python -m benchmarks.simulate MODEL [--format int4] [--requests 96]
+    python -m benchmarks.simulate MODEL [--requests 96]
 
 A server is put under load by clients that wait for their answers, by requests at random times, and
 by such that share most of their prompts; each trace is then simulated with what was learned of
 steps while it was recorded. The rate of requests is a part of what the clients got. Clients that
 wait are simulated, too: a server that is never idle, at times at which requests came because it had
-answered others, would be too late more and more if it were the least bit slower.
+answered others, would be too late more and more if it were the least bit slower. Their first
+requests are a burst, and left out of the times to first tokens, as in `benchmarks.serve`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FIGURES = ("first p50", "first p95", "between p50", "between p95", "hit %")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", help="a folder or a GGUF file")
-    parser.add_argument("--format", default="int4", help="of the weights (int4)")
+    parser.add_argument("--format", help="of the weights (as the files have them)")
     parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--input", type=int, default=256)
@@ -54,7 +55,11 @@ def main() -> None:
 def show(name: str, trace: Path, clients: int) -> None:
     """Figures of a trace, as they were and as they are simulated."""
     arrivals, system = read(trace)
-    was, is_ = recorded(arrivals).row(), run(arrivals, System(**system, clients=clients)).row()
+    found = recorded(sorted(arrivals, key=lambda arrival: arrival.at))
+    simulated = run(arrivals, System(**system, clients=clients))
+    for result in (found, simulated):
+        del result.first[:clients]
+    was, is_ = found.row(), simulated.row()
     print(f"{name:12}{'recorded':>12}{'simulated':>12}{'':>10}")
     for figure in FIGURES:
         a, b = was[figure], is_[figure]

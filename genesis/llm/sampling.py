@@ -271,14 +271,16 @@ def _draw(p: Array, word: float) -> int:
 
 def _drawn(scores: Array, top: float, params: SamplingParams, words: ChoiceWords) -> int:
     """A token among those that top-p and min-p, or typical-p, leave, without sorting."""
-    logits = np.full(-(-len(scores) // BLOCK) * BLOCK, -np.inf, np.float32)
+    logits = np.empty(-(-len(scores) // BLOCK) * BLOCK, np.float32)
     np.subtract(scores, np.float32(top), out=logits[: len(scores)])
+    logits[len(scores) :] = -np.inf
     if params.temperature != 1:
         logits *= np.float32(1 / params.temperature)
-    weights = np.exp(logits)
-    total = float(_summed(weights).sum())
+    typical = params.typical_p < 1
+    weights = np.exp(logits, out=None if typical else logits)
+    total = float(_summed(weights).sum()) if typical or params.top_p < 1 else 0.0
     mass, rank = params.top_p, weights  # what is ranked higher is kept first
-    if params.typical_p < 1:
+    if typical:
         logits[len(scores) :] = 0.0
         mean = float(_summed(weights * logits).sum()) / total
         mass, rank = params.typical_p, -np.abs(logits - np.float32(mean))

@@ -276,6 +276,7 @@ def run(arrivals: Iterable[Arrival], system: System) -> SimulationResult:
     if not waiting:
         return result
     begin = now = waiting[0].at
+    count = len(waiting)
     auto = system.replicas == "auto"
     scaler = Autoscaler(_capacity(waiting, system)) if auto else None
     replicas = [Replica(system, result, begin) for _ in range(1 if auto else int(system.replicas))]
@@ -284,7 +285,7 @@ def run(arrivals: Iterable[Arrival], system: System) -> SimulationResult:
         working = [r for r in replicas if len(r.scheduler)]
         behind = min(working, key=lambda r: r.now, default=None)
         coming = waiting[0].at if waiting else math.inf
-        if system.clients:
+        if system.clients and count - len(waiting) >= system.clients:  # all have begun
             busy = sum(len(r.scheduler) for r in working) >= system.clients
             coming = now if waiting and not busy else math.inf
         if waiting and (behind is None or coming <= behind.now):

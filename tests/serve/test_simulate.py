@@ -118,11 +118,14 @@ def test_clients_wait_for_their_answers() -> None:
         waiting = closed_loop(8, 64, 256, 64, TIERS["default"].between, speed=speed).row()
         costs = [cost / speed for cost in (0.008, 0.004, 9e-4, 2.1e-3, 4e-7, 1e-8)]
         due, tier = TIERS["default"].first_token, TIERS["default"]
+        times = [0.0] * 8 + [float(k) for k in range(56)]
         requests = [
-            Request(str(k), [-1 - k] * 256, 64, due=k + due, pace=tier.between) for k in range(64)
+            Request(str(k), [-1 - k] * 256, 64, due=at + due, pace=tier.between)
+            for k, at in enumerate(times)
         ]
         system = System(**{**SYSTEM, "costs": costs, "sequences": 32}, clients=8)
-        found = run([Arrival(float(k), r, 64, tier) for k, r in enumerate(requests)], system).row()
+        arrivals = [Arrival(at, r, 64, tier) for at, r in zip(times, requests, strict=True)]
+        found = run(arrivals, system).row()
         for name in ("first p50", "first p95", "between p50", "between p95", "tokens/s"):
             assert found[name] == pytest.approx(waiting[name], rel=0.02), name
 
