@@ -1356,5 +1356,5 @@ def whether_two_arguments_are_one(jit: Jit) -> Any:
 @program
 def a_dtype_is_an_argument(jit: Jit) -> Any:
     f = jit(lambda x, to: (x.to(to) / 2, genesis.zeros(2, dtype=to), x.dtype is to, to))
-    names = "float64 float32 int32 bfloat16 float32 float64 complex64".split()
+    names = ["float64", "float32", "int32", "bfloat16", "float32", "float64", "complex64"]
     return [show(f(vector(1, 2), getattr(genesis, name))) for name in names]
