@@ -1336,3 +1336,25 @@ KEPT: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 for name, f in KEPT.items():
     add_program(f"kept of weights {name}", _of_weights(f))
+
+
+@program
+def whether_two_arguments_are_one(jit: Jit) -> Any:
+    """Nothing else is asked of them, in any order of calls."""
+    one, two, three = vector(1, 2), vector(3, 4), vector(5, 6)
+    pairs = [(one, two), (two, one), (two, two), (three, three), (one, three), (one, one)]
+    seen = []
+    for order in (pairs, pairs[::-1]):
+        f = jit(lambda x, y: x * 5 if x is y else x - y)
+        g = jit(lambda x, y: 2 if x is not y else len([x, y] * 2))
+        h = jit(lambda x, y: (x[0] is y[0], x is y, sum(x)))
+        seen += [(show(f(x, y)), g(x, y), show(h([x], [y]))) for x, y in order]
+        seen.append(show([h(z, z) for z in ([one], [two, three])]))
+    return seen
+
+
+@program
+def a_dtype_is_an_argument(jit: Jit) -> Any:
+    f = jit(lambda x, to: (x.to(to) / 2, genesis.zeros(2, dtype=to), x.dtype is to, to))
+    names = ["float64", "float32", "int32", "bfloat16", "float32", "float64", "complex64"]
+    return [show(f(vector(1, 2), getattr(genesis, name))) for name in names]

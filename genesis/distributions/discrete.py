@@ -20,6 +20,7 @@ from genesis.distributions.distribution import (
 )
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
+from genesis.type_info import finfo
 
 
 def _one_of(name: str, probs: Any, logits: Any) -> None:
@@ -40,7 +41,8 @@ class Bernoulli(Distribution):
         _one_of(type(self).__name__, probs, logits)
         if logits is None:
             self._set(probs=probs)
-            self.logits = fn.logit(self.probs)
+            # Of what is certain the logit is finite: 0 times infinity would be no number.
+            self.logits = fn.logit(self.probs, finfo(self.probs.dtype).eps)
         else:
             self._set(logits=logits)
             self.probs = fn.sigmoid(self.logits)

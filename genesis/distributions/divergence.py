@@ -69,7 +69,10 @@ def _vectors(p: MultivariateNormal, q: MultivariateNormal) -> Any:
 
 @register_kl(Bernoulli, Bernoulli)
 def _coins(p: Bernoulli, q: Bernoulli) -> Any:
-    return p.probs * (p.logits - q.logits) + fn.softplus(q.logits) - fn.softplus(p.logits)
+    apart = p.probs * (p.logits - q.logits) + fn.softplus(q.logits) - fn.softplus(p.logits)
+    never = fn.logical_and(q.probs == 0, p.probs > 0)
+    always = fn.logical_and(q.probs == 1, p.probs < 1)
+    return fn.where(fn.logical_or(never, always), float("inf"), apart)
 
 
 @register_kl(Categorical, Categorical)

@@ -16,6 +16,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from genesis.ir.dtype import DType
 from genesis.ndarray.core.ndarray import NDArray
 
 #: None for a leaf, else (type, keys or None, structures of the members). Hashable.
@@ -209,7 +210,7 @@ def has_fields(x: Any) -> bool:
     """Whether an object is nothing but its fields: a dataclass, a dictionary of another class."""
     kind = type(x)
     if isinstance(x, dict) or kind is SimpleNamespace or is_dataclass(kind):
-        return not isinstance(x, type | Enum) and not hasattr(kind, "__genesis_counted__")
+        return not isinstance(x, type | Enum | DType) and not hasattr(kind, "__genesis_counted__")
     return False
 
 

@@ -90,6 +90,8 @@ class Journal(Listener):
         self._assumed: dict[Any, Any] = {}
         #: Objects that it matters whether arguments are.
         self.compared: dict[int, Any] = {}
+        #: Arguments that were found to be different objects, by their paths.
+        self.distinct: dict[tuple[pytree.Path, pytree.Path], None] = {}
         self.asked: set[int] = set()  #: Numbers of objects that it matters which they are.
         #: The first thing that cannot be replayed. User code may have caught the error.
         self.refusal: Exception | None = None
@@ -156,6 +158,8 @@ class Journal(Listener):
 
     def compare(self, a: Any, b: Any) -> None:
         """Whether two objects are one was asked. What stands for an argument is none of them."""
+        if a is not b and id(a) in self._known and id(b) in self._known:
+            self.distinct[self._known[id(a)], self._known[id(b)]] = None
         for x, y in ((a, b), (b, a)):
             if isinstance(y, _IMMUTABLE):
                 continue

@@ -274,6 +274,8 @@ class Recording:
             for x in journal.compared.values()
             if id(x) not in given and journal.is_outer(x)
         ]
+        #: Pairs of arguments that the function took for different objects.
+        self.distinct = tuple(journal.distinct)
         self.flat = self.flat and not self.apart_from
         changed = [e.owner for e in journal.effects if e.owner is not None]
         if journal.effects:
@@ -412,7 +414,11 @@ class Recording:
         """Raise `Aliased` if arguments are met elsewhere, too, where that makes a difference."""
         outer: set[int] = {id(p()) for p in self.neighbours}
         outer |= {id(other()) for other in self.apart_from}
-        repeated = pytree.repeats(tree) if self.actions else ()
+        repeated = list(pytree.repeats(tree) if self.actions else ())
+        for pair in self.distinct:
+            one, other = (pytree.follow(tree, path) for path in pair)
+            if one is other:
+                repeated.append(pair)
         if not outer and not repeated:
             return
         found: list[pytree.Path] = [path for places in repeated for path in places]

@@ -127,7 +127,7 @@ class Replay:
         self._words = {number: found for number, found in words if found is not None}
         rare = (
             recording.neighbours, recording.outside, recording.passed, self._reused, self._spent,
-            recording.apart_from, self._checks, self._kept, self.writes,
+            recording.apart_from, recording.distinct, self._checks, self._kept, self.writes,
         )  # fmt: skip
         if recording.simple is not None:
             self._several, makers = recording.simple
@@ -142,7 +142,8 @@ class Replay:
         recording = self.recording
         others = (
             recording.neighbours, recording.passed, self._reused, self._spent, recording.apart_from,
-            self.writes, recording.forms, not recording.program.backend.has_host_memory,
+            recording.distinct, self.writes, recording.forms,
+            not recording.program.backend.has_host_memory,
         )  # fmt: skip
         own = max(recording.fresh, default=0) < len(self._outputs)
         return recording.simple is not None and own and not any(others)
@@ -189,7 +190,7 @@ class Replay:
             storages = {x.storage for x in arrays}
             if not storages.isdisjoint(map(call, recording.neighbours)):
                 recording.require_apart(tree)
-        if recording.apart_from and not recording.flat:
+        if recording.distinct or (recording.apart_from and not recording.flat):
             recording.require_apart(tree)
         held = [arrays[k].storage.actual for k in recording.arguments]
         if recording.outside:
