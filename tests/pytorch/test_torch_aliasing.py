@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import genesis.torch
 from tests.torch_aliasing import differences, groups, random_case
@@ -145,6 +146,19 @@ def _agrees(seed: int) -> None:
     except Exception:
         return
     raise AssertionError(f"{case}: {found}")
+
+
+def test_views_of_nodes_that_are_taken_for_one() -> None:
+    """The weights of both are computed once; their parts are saved as views for each."""
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> Any:
+        made = [nn.functional.interpolate(z, size=(2, 2), mode="bicubic") for z in (x, y)]
+        return sum(z.square().sum() for z in made)
+
+    inputs = [torch.randn(1, 3, 5, 5, requires_grad=True) for _ in range(2)]
+    expected = torch.autograd.grad(both(*inputs), inputs)
+    found = torch.autograd.grad(_compiled(both)(*inputs), inputs)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -427,8 +427,11 @@ def shared(module: GraphModule, results: Sequence[Node]) -> dict[Node, Node]:
     counts = Counter(storages.values())
     first: dict[int, Node] = {}
     for node in module.graph.nodes:
-        if (storage := storage_of(node)) is not None:
-            first.setdefault(storage, node)
+        if (storage := storage_of(node)) is not None and storage not in first:
+            # Where PyTorch takes two equal nodes for one, the views of either are of that one.
+            source = _source(node)
+            of_source = None if source is None else storage_of(source)
+            first[storage] = node if of_source is None else first.get(of_source, node)
     return {
         node: first[storage]
         for node, storage in storages.items()
