@@ -30,7 +30,7 @@ from genesis.ndarray.tracing.journal import Aliased
 from genesis.ndarray.tracing.recorder import Failed, Refined, WritesPart
 
 if TYPE_CHECKING:
-    from genesis.ndarray.tracing.numpy_fast_path import Direct
+    from genesis.ndarray.numpy_fast_path import Direct
     from genesis.ndarray.tracing.recording import Recording
     from genesis.ndarray.tracing.replay import Ready, Replay
 
@@ -230,7 +230,7 @@ class Jit(Generic[P, R]):
 
     def direct(self, *args: P.args, **kwargs: P.kwargs) -> Direct | None:
         """What runs such calls on NumPy arrays alone; None if they do more than compute arrays."""
-        from genesis.ndarray.tracing.numpy_fast_path import Direct
+        from genesis.ndarray.numpy_fast_path import Direct
 
         call = self._call(args, kwargs)
         with lock:
