@@ -1519,3 +1519,14 @@ def tensors_that_become_views_of_themselves(jit: Jit) -> Any:
     for _ in range(3):
         seen.append((show(turn(x)), show(x), show(total), tuple(total.shape)))
     return seen
+
+
+@program
+def tensors_that_become_views_and_are_not_otherwise_used(jit: Jit) -> Any:
+    seen = []
+    for become in ("x.t_()", "x.unsqueeze_(0)", "x.transpose_(0, -1)", "x.squeeze_()"):
+        x = genesis.arange(6.0).view(1, 2, 3)[0].clone()
+        turn = jit(eval(f"lambda: {become} and None", {"x": x}))
+        for _ in range(4):
+            seen.append((attempt(turn), show(x), tuple(x.shape)))
+    return seen

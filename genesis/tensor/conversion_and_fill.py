@@ -221,17 +221,13 @@ class Contents(Description):
             raise RuntimeError(
                 f"fill_diagonal_: needs a matrix, or equal sizes, not shape {tuple(self.shape)}"
             )
-        columns = self.shape[1]
-        if rank > 2:
-            step = sum(columns**k for k in range(rank))
-            end = self.shape[0] ** rank
-        else:
-            step = columns + 1
-            end = self.shape[0] * columns if wrap else min(self.shape[0], columns) * columns
-        flat = functional.reshape(self, (-1,))
-        if flat.array.storage is not self.array.storage:
-            raise RuntimeError("fill_diagonal_: the tensor's elements do not lie in order")
-        functional.getitem(flat, slice(0, end, step)).fill_(fill_value)
+        rows, columns = self.shape[:2]
+        # A wrapped diagonal begins again below a row that it leaves out.
+        for begin in range(0, rows if wrap and rank == 2 else 1, columns + 1):
+            found = functional.getitem(self, slice(begin, None)) if begin else self
+            for _ in range(rank - 1):
+                found = functional.diagonal(found, 0, 0, -1)
+            found.fill_(fill_value)
         return self
 
     def uniform_(

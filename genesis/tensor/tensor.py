@@ -209,8 +209,11 @@ class Tensor(Contents, Methods, Operators):
 
     def set_gradient(self, gradient: Any) -> None:
         """Make an array or a tensor the gradient."""
-        # In a storage of its own: rules may give the same array to several arguments.
-        self.grad = gradient if isinstance(gradient, Tensor) else Tensor(wrap(gradient.value))
+        # In a storage of its own: rules may give the same array to several arguments. One that is
+        # kept of what became a view in place has the shape from before.
+        value = gradient if isinstance(gradient, Tensor) else Tensor(wrap(gradient.value))
+        thread.listener.writing(self, "_gradient", value)
+        self._gradient = value
 
     def backward(
         self,
@@ -409,6 +412,7 @@ class Tensor(Contents, Methods, Operators):
         """Turn into a view of what this tensor is now."""
         if self._wanted and self.is_leaf and mode.state.enabled:
             raise RuntimeError(f"{name}: a leaf tensor that requires a gradient keeps its shape")
+        _array_of(self)
         base = self.base
         if base is None:  # what other views of this tensor will find in its place
             base = Tensor(self.array)
@@ -422,8 +426,9 @@ class Tensor(Contents, Methods, Operators):
                 thread.listener.writing(self, name, value)
                 setattr(self, name, value)
             Changes.count += 1
-            if view._creator is not self._creator:
-                self._now_made_by(view)
+            if view._creator is not self._creator:  # a gradient that is kept stays the old one's
+                thread.listener.writing(self, "_creator", view.creator)
+                self._creator, self.slot = view._creator, view.slot
         return self
 
     # ---- indexing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -206,3 +208,33 @@ def test_a_kept_gradient_is_that_of_the_new_contents() -> None:
 
     ours, theirs = (run(lib) for lib in LIBRARIES)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("become", ["unsqueeze_(1)", "transpose_(0, 1)", "squeeze_()"])
+def test_a_kept_gradient_is_that_of_what_became_a_view(become: str) -> None:
+    """Where a tensor becomes a view in place, `retain_grad` stays with what it was."""
+
+    def run(lib: Any) -> list[Any]:
+        w = lib.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+        x = w * 2
+        x.retain_grad()
+        y = x * 3
+        eval(f"x.{become}", {"x": x})
+        ((x * x).sum() + y.sum()).backward()
+        return [w.grad.tolist(), x.grad.tolist(), tuple(x.shape)]
+
+    ours, theirs = (run(lib) for lib in LIBRARIES)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 5), (7, 2), (2, 2, 2), (3, 3, 3)])
+def test_a_diagonal_is_filled_however_elements_lie(shape: tuple[int, ...]) -> None:
+    for order in itertools.permutations(range(len(shape))):
+
+        def run(lib: Any, order: tuple[int, ...] = order) -> Any:
+            x = lib.arange(float(math.prod(shape))).reshape(shape)
+            x.permute(order).fill_diagonal_(-1.0)
+            return x.tolist()
+
+        ours, theirs = (run(lib) for lib in LIBRARIES)
+        assert ours == theirs
