@@ -1530,3 +1530,35 @@ def tensors_that_become_views_and_are_not_otherwise_used(jit: Jit) -> Any:
         for _ in range(4):
             seen.append((attempt(turn), show(x), tuple(x.shape)))
     return seen
+
+
+@program
+def what_a_view_that_is_an_argument_says_of_its_layout(jit: Jit) -> Any:
+    """A result of `reshape` or `contiguous` shares its elements exactly where it does without."""
+    ways: dict[str, Callable[[Any], Any]] = {
+        "whole": lambda b: b,
+        "transposed": lambda b: b.t(),
+        "row": lambda b: b[2],
+        "column": lambda b: b[:, 1],
+        "block": lambda b: b[1:3, 2:5],
+        "steps": lambda b: b[::2],
+        "repeated": lambda b: b[:1].expand(3, 6),
+    }
+    uses: dict[str, Callable[[Any], Any]] = {
+        "reshape": lambda x: x.reshape(-1),
+        "contiguous": lambda x: x.contiguous(),
+        "view": lambda x: x.view(-1),
+        "layout": lambda x: (x.stride(), x.is_contiguous(), x.storage_offset(), x * 2),
+        "branch": lambda x: x * 2 if x.is_contiguous() else x * 3,
+    }
+    seen = []
+    for way in ways.values():
+        for use in uses.values():
+            b = genesis.arange(24.0).reshape(4, 6)
+            f = jit(use)
+            for k in range(3):
+                result = attempt(f, way(b))
+                if isinstance(result, genesis.Tensor) and k:
+                    result.add_(1) if way is not ways["repeated"] else None
+                seen.append((show(result), b.tolist()))
+    return seen

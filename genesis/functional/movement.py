@@ -21,9 +21,9 @@ from genesis.ir.dtype import DType
 from genesis.ir.size import Size, as_size, product, same
 from genesis.ndarray import NDArray
 from genesis.ndarray.core import primitive
-from genesis.ndarray.core.layout import Strides, is_row_major, row_major
+from genesis.ndarray.core.layout import Strides, is_row_major
 from genesis.ndarray.core.ndarray import wrap
-from genesis.ndarray.core.storage import Steps, layout_through, write_through
+from genesis.ndarray.core.storage import Steps, layout_through, strides_in, write_through
 from genesis.ndarray.core.value import thread
 from genesis.ndarray.ops.movement import narrow as narrowed
 
@@ -499,13 +499,15 @@ def strides_of(array: NDArray) -> tuple[Any, ...] | None:
 
 def offset_of(array: NDArray) -> Any:
     """Where in the storage the first element lies."""
+    if thread.recorder is not None:
+        thread.recorder.locate(array.storage)
     found = _layout(array)
     return 0 if found is None else found[1]
 
 
 def _layout(array: NDArray) -> tuple[tuple[Any, ...], Any] | None:
     shape = array.storage.actual.shape
-    strides: Strides = row_major(shape)
+    strides: Strides = strides_in(array.storage)
     offset: Any = 0
     for step in array.steps:
         found = layout_through(step, shape, strides, offset)

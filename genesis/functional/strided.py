@@ -12,6 +12,7 @@ from genesis.functional.function import is_tensor, plain, with_gradient
 from genesis.functional.indexing import take
 from genesis.functional.movement import (
     expand,
+    is_contiguous,
     moved,
     movedim,
     narrow,
@@ -30,6 +31,7 @@ from genesis.ir import ops
 from genesis.ir.size import product
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.storage import Steps, ViewStep
+from genesis.ndarray.core.value import CaptureError, thread
 
 
 def _windows(x: Any, axis: int, size: int, step: int) -> Any:
@@ -88,6 +90,14 @@ def as_strided(
         array, first = input.array, offset_of(base.array)
     else:
         array, base, first = input, NDArray(input.storage), 0
+    reaches = is_tensor(input) and base is input and array.steps and thread.recorder is not None
+    if reaches and not (
+        product(array.shape) == product(array.storage.actual.shape) and is_contiguous(input)
+    ):
+        raise CaptureError(
+            "as_strided: the tensor is a view that is an argument of the function, and what else "
+            "its storage holds is not; pass the whole tensor, and take the view inside"
+        )
     if any(step.dtype is not None for step in array.steps):
         raise RuntimeError(
             f"as_strided: the storage of a {array.dtype} view holds {base.dtype}; use .clone()"

@@ -7,6 +7,7 @@ stands in for it is the business of who repeats the function.
 
 from __future__ import annotations
 
+from genesis.ndarray.core.layout import Strides
 from genesis.ndarray.core.primitive import parameter
 from genesis.ndarray.core.storage import State, Storage
 from genesis.ndarray.core.value import CaptureError, Recorder, Value, recorded_by, thread
@@ -37,6 +38,15 @@ class BodyRecorder:
                 value = self.read_outside(storage)
             self.now[storage] = value
         return value
+
+    def part(self, storage: Storage) -> Strides | None:
+        """How what stands for a part of a storage lies in that; None for all other storages."""
+        return None if self.outer is None else self.outer.part(storage)
+
+    def locate(self, storage: Storage) -> None:
+        """It matters where in its storage an array lies."""
+        if self.outer is not None:
+            self.outer.locate(storage)
 
     def stand_in(self, state: State) -> Value:
         """What the body sees of a random generator's state."""

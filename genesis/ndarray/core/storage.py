@@ -251,16 +251,26 @@ def write_through(x: Value, steps: Steps, new: Value) -> Value:
     return new
 
 
-def may_alias(base: Shape, steps: Steps, shape: Shape) -> bool:
+def strides_in(storage: Storage) -> Strides:
+    """How the elements of a storage lie, as far as views of it know.
+
+    What stands for a view in a recording has no steps any more, and lies as the view does.
+    """
+    found = None if thread.recorder is None else thread.recorder.part(storage)
+    return row_major(storage.value.shape) if found is None else found
+
+
+def may_alias(storage: Storage, steps: Steps, shape: Shape) -> bool:
     """Whether a reshape of a view can share its elements: strides over the storage express it.
 
     Axes of extent 1 come and go whatever the view is: a diagonal of a diagonal has no strides here.
     """
+    base = storage.value.shape
     seen = steps[-1].shape if steps else base
     known = all(isinstance(e, int) for e in (*seen, *shape))
     if known and [e for e in seen if e != 1] == [e for e in shape if e != 1]:
         return True
-    strides = row_major(base)
+    strides = strides_in(storage)
     offset: Dim = 0
     for step in (*steps, ViewStep(ops.RESHAPE, None, shape)):
         layout = layout_through(step, base, strides, offset)

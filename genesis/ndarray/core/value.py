@@ -113,6 +113,12 @@ class Recorder(Protocol):
     def write(self, storage: Storage, value: Value) -> None:
         """A storage gets another value."""
 
+    def part(self, storage: Storage) -> Strides | None:
+        """How what stands for a part of a storage lies in that; None for all other storages."""
+
+    def locate(self, storage: Storage) -> None:
+        """It matters where in its storage an array lies."""
+
 
 class Thread(threading.local):
     """What each thread keeps about the graph it builds."""

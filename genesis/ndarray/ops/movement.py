@@ -68,7 +68,7 @@ def reshape(x: NDArray, *shape: Any) -> NDArray:
     target = _resolved(x, shape[0] if len(shape) == 1 and not _is_size(shape[0]) else shape)
     if target == x.shape:
         return x.seen_through()
-    if may_alias(x.storage.value.shape, x.steps, target):
+    if may_alias(x.storage, x.steps, target):
         return x.seen_through(ViewStep(ops.RESHAPE, None, target))
     return wrap(primitive.reshape(x.value, target))
 

@@ -27,7 +27,7 @@ from genesis.ndarray.pytree import Path, Structure, Wrapped, flatten, repeats, u
 from genesis.ndarray.tracing.call import ArrayInput, CallArguments
 from genesis.ndarray.tracing.guards import Guard
 from genesis.ndarray.tracing.journal import Aliased
-from genesis.ndarray.tracing.recorder import Failed, Refined, WritesPart
+from genesis.ndarray.tracing.recorder import Failed, NeedsStorage, Refined
 
 if TYPE_CHECKING:
     from genesis.ndarray.numpy_fast_path import Direct
@@ -317,7 +317,7 @@ class Jit(Generic[P, R]):
             # What does not hold now, such as a module's mode, may hold again.
             kind.recordings = [*(r for r in kind.recordings if r.possible()), recording]
             self.captures += 1
-        except WritesPart:
+        except NeedsStorage:
             kind.whole = True
         self._keep(call.kind, kind)
         return recording

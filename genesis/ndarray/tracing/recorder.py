@@ -29,9 +29,12 @@ class Recorder:
 
     name = "genesis.jit"
 
-    def __init__(self, stand_ins: Iterable[Storage]) -> None:
+    def __init__(self, stand_ins: Iterable[Storage], parts: Collection[Storage] = ()) -> None:
         #: Storages from outside, with the stand-ins for the values they came with.
         self.inputs = {storage: storage.actual for storage in stand_ins}
+        #: Those that stand for parts of storages, where it did not matter so far which parts.
+        self.parts = frozenset(parts)
+        self.located = False  #: whether it does
         #: What every storage holds by now.
         self.now = dict(self.inputs)
         #: What it reads and writes of Python's objects.
@@ -57,14 +60,22 @@ class Recorder:
         self.read(storage)
         self.now[storage] = value
 
+    def part(self, storage: Storage) -> Strides | None:
+        """How what stands for a part of a storage lies in that; None for all other storages."""
+        return self.inputs[storage].strides if storage in self.parts else None
+
+    def locate(self, storage: Storage) -> None:
+        """It matters where in its storage an array lies."""
+        self.located = self.located or storage in self.parts
+
     @property
     def written(self) -> dict[Storage, Value]:
         """The storages from outside that hold another value by now, with that value."""
         return {s: self.now[s] for s, value in self.inputs.items() if self.now[s] is not value}
 
 
-class WritesPart(Exception):
-    """A function writes to an argument that is only part of a storage."""
+class NeedsStorage(Exception):
+    """A function writes to an argument that is only part of a storage, or asks which part."""
 
 
 class Refined(Exception):

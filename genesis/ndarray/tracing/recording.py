@@ -42,7 +42,7 @@ from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Key, aging
 from genesis.ndarray.tracing.moving_arrays import Located, Masked, moving
 from genesis.ndarray.tracing.partitioned_recording import Wishes, agree, divide
 from genesis.ndarray.tracing.python_objects import CONTAINERS
-from genesis.ndarray.tracing.recorder import Failed, Recorder, Refined, WritesPart, interned
+from genesis.ndarray.tracing.recorder import Failed, NeedsStorage, Recorder, Refined, interned
 from genesis.ndarray.tracing.tape_interface import Tape, Tapes
 from genesis.ndarray.tracing.template import Maker, Template
 
@@ -133,7 +133,8 @@ class Recording:
         self.flat = call.is_flat
         self._strides = [(i.strides, i.offset) for i in call.inputs]
         stand_ins = call.stand_ins(shapes)
-        recorder = Recorder(x.storage for x in stand_ins)
+        views = [x.storage for x, i in zip(stand_ins, call.inputs, strict=True) if i.is_part]
+        recorder = Recorder((x.storage for x in stand_ins), views)
         values = self._values(call)
         if values is None:
             raise UndecidableSize(f"sizes beyond what {self.shapes} allow")
@@ -348,8 +349,8 @@ class Recording:
                 "genesis.jit: the function writes to an argument that is a NumPy array, which a "
                 "program cannot; pass genesis.from_numpy(x), or return what it becomes"
             )
-        if any(call.inputs[k].is_part for k in self._changed):
-            raise WritesPart
+        if recorder.located or any(call.inputs[k].is_part for k in self._changed):
+            raise NeedsStorage
         outer = [p for p in places.values() if not isinstance(p, int)]
         self.neighbours = outer if written or self.actions else []
         self.require_apart(call.tree)
