@@ -11,7 +11,13 @@ import torch
 
 import genesis
 from genesis import nn
+from genesis.ndarray.core.value import Extended
 from genesis.nn.layer_chain import chained, layer_functions
+
+
+@pytest.fixture(autouse=True)
+def only_tensors_of_genesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Extended, "by_users", False)  # other tests have classes of tensors
 
 
 def one_by_one(model: nn.Sequential, x: Any) -> Any:

@@ -286,9 +286,11 @@ def _realize(
         _check(_checks_near(roots), device, sizes)
     known = not sizes and events.watcher is None  # else more is wanted than a plan has
     states = [state for state in pending_states() if state.actual not in roots]
+    matched = False
     try:
         if known and not within:
             found = _programs.matched(device, roots, states)
+            matched = found is not None
             if found is not None and _serves(found[1]):
                 return _run(*found, device)
             del found
@@ -297,7 +299,8 @@ def _realize(
             graph.leave()
             graph = PendingGraph(roots, *within)
         key = graph.signature() if known else None, device
-        plan = _programs.plans.get(key)
+        # Whether a plan serves is asked once: that counts how often it is used.
+        plan = None if matched else _programs.plans.get(key)
         if plan is None or not _serves(plan):
             order, plan, again = _found(graph, device, sizes, within)
             if key[0] is not None:
