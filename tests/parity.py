@@ -134,7 +134,6 @@ REASONS: dict[str, dict[str, str]] = {
         "torch.optim.swa_utils": "get_*_multi_avg_fn",
     },
     "Not needed where nothing is computed before it is asked for.": {
-        "torch.nn.utils": "skip_init",
         "torch.optim": "swap_in_optimizer_params_and_state",
     },
     "A Python function for every element.": {"torch.Tensor": "apply_ map2_ map_"},
@@ -174,7 +173,7 @@ ARGUMENTS: dict[str, str] = {
     "*.pin_memory torch.from_dlpack.*",
     "There is one way to execute.": "*.capturable *.compute_mode *.differentiable *.driver "
     "*.enable_nested_tensor *.foreach *.fused *.mask_check *.multi_avg_fn "
-    "*inear*ross*ntropy*.options torch.amp.autocast.cache_enabled torch.isin.assume_unique",
+    "*inear*ross*ntropy*.options torch.amp.autocast.cache_enabled",
     "Softmax is over the last dimension unless told; PyTorch guesses, and warns.": "*softm*.dim "
     "*Softm*.dim",
     "Files are safetensors: `save(state, path)`, `load(path)`.": "torch.load.* torch.save.*",
