@@ -5,7 +5,7 @@ Nothing here asks for a number, unless told to, so that it can be part of a reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from genesis import functional
@@ -104,7 +104,7 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
             start += p.numel()
 
 
-def skip_init(module_cls: Callable[..., M], *args: Any, **kwargs: Any) -> M:
+def skip_init(module_cls: type[M], *args: Any, **kwargs: Any) -> M:
     """A layer whose first values are not to be relied on, because they are given afterwards.
 
     They are computed only if they are asked for, as those of every layer.
