@@ -275,8 +275,8 @@ class Multinomial(Distribution):
     """How often each of several choices is taken in so many trials.
 
     >>> import genesis
-    >>> genesis.distributions.Multinomial(4, genesis.tensor([1.0, 3.0])).mean
-    tensor([1., 3.])
+    >>> genesis.distributions.Multinomial(4, genesis.tensor([1.0, 1.0])).mean
+    tensor([2., 2.])
     """
 
     def __init__(

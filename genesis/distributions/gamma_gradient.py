@@ -33,19 +33,17 @@ def _derivative(concentration: Any, drawn: Any) -> Any:
     weights = [step * r * (1 + math.exp(-t)) for t, r in zip(nodes, at, strict=True)]
     shape = (NODES, *(1 for _ in a.shape))
     r, weight = (
-        nd.array(x, dtype=a.dtype, device=a.device).reshape(shape) * width for x in (at, weights)
+        width * nd.array(x, dtype=a.dtype, device=a.device).reshape(shape) for x in (at, weights)
     )
     along = fn.where(gap > 0, r, -r)
     terms = fn.exp(a * along - x * fn.expm1(along)) * (fn.abs(gap) + r)
     return x * fn.sum(weight * terms, 0)
 
 
-@with_gradient(
-    lambda grad, concentration, drawn: (grad * _derivative(concentration, drawn), None),
-)
+@with_gradient(lambda grad, concentration, result: grad * _derivative(concentration, result))
 def moving_with(concentration: Any, drawn: Any) -> Any:
     """Draws of the standard gamma distribution, as a function of the concentration."""
-    return drawn
+    return drawn.copy()  # the result is what a second derivative goes through, the input is not
 
 
 __all__ = ["moving_with"]

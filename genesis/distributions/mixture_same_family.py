@@ -18,8 +18,8 @@ class MixtureSameFamily(Distribution):
     >>> import genesis
     >>> from genesis.distributions import Categorical, MixtureSameFamily, Normal
     >>> parts = Normal(genesis.tensor([-1.0, 3.0]), 1.0)
-    >>> MixtureSameFamily(Categorical(genesis.tensor([0.75, 0.25])), parts).mean
-    tensor(0.)
+    >>> MixtureSameFamily(Categorical(genesis.tensor([0.5, 0.5])), parts).mean
+    tensor(1.)
     """
 
     def __init__(

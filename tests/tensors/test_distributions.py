@@ -215,6 +215,12 @@ def test_draws_move_with_the_concentration() -> None:
             torch.full((200,), a, dtype=torch.float64), torch.tensor(drawn.detach().numpy())
         )
         np.testing.assert_allclose(leaf.grad.numpy(), expected.numpy(), 1e-3)
+    genesis.manual_seed(2)
+    a = genesis.tensor(2.0, dtype=genesis.float64, requires_grad=True)
+    squares = genesis.distributions.Gamma(a, 1.0).rsample((COUNT,)).square().mean()  # a * a + a
+    (slope,) = genesis.autograd.grad(squares, a, create_graph=True)
+    (bend,) = genesis.autograd.grad(slope, a)
+    assert slope.item() == pytest.approx(5.0, rel=0.05) and bend.item() == pytest.approx(2, 0.05)
     genesis.manual_seed(1)
     a = genesis.tensor(0.3, dtype=genesis.float64, requires_grad=True)
     drawn = genesis.distributions.Gamma(a, 1.0).rsample((COUNT,))
