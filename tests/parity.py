@@ -134,7 +134,6 @@ REASONS: dict[str, dict[str, str]] = {
         "torch.optim.swa_utils": "get_*_multi_avg_fn",
     },
     "Not needed where nothing is computed before it is asked for.": {
-        "torch.nn.utils": "skip_init",
         "torch.optim": "swap_in_optimizer_params_and_state",
     },
     "A Python function for every element.": {"torch.Tensor": "apply_ map2_ map_"},

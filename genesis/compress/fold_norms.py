@@ -7,7 +7,7 @@ from typing import Any
 
 from genesis import functional, nn
 from genesis.autograd import no_grad
-from genesis.nn.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from genesis.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 from genesis.tensor.tensor import Tensor
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from genesis import functional as fn
+from genesis.autograd.mode import no_grad
 from genesis.distributions.distribution import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -16,10 +17,29 @@ from genesis.distributions.distribution import (
     Distribution,
     Domain,
 )
+from genesis.distributions.gamma_gradient import moving_with
+from genesis.functional.special import i0e, i1e
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
+from genesis.type_info import broadcast_shapes
 
 LOG_2PI = math.log(2 * math.pi)
+EULER = 0.5772156649015329
+
+
+def _between(shape: tuple[Any, ...], like: Tensor) -> Tensor:
+    """Random numbers between 0 and 1, neither included."""
+    drawn = creation.rand(*shape, dtype=like.dtype, device=like.device)
+    tiny = 2.0**-24
+    found: Tensor = drawn * (1 - 2 * tiny) + tiny
+    return found
+
+
+def _first(good: Tensor, proposals: Tensor) -> Tensor:
+    """Along the first dimension, the first proposal that is good."""
+    at = fn.argmax(good.long(), 0, keepdim=True)
+    found: Tensor = fn.squeeze(fn.gather(proposals, 0, at), 0)
+    return found
 
 
 class _Located(Distribution):
@@ -41,13 +61,6 @@ class _Located(Distribution):
     def _standard(self, shape: tuple[Any, ...]) -> Tensor:
         """Draws for loc 0 and scale 1."""
         raise NotImplementedError
-
-    def _uniform(self, shape: tuple[Any, ...]) -> Tensor:
-        """Numbers between 0 and 1, neither included."""
-        drawn = creation.rand(*shape, dtype=self.loc.dtype, device=self.loc.device)
-        tiny = 2.0**-24
-        found: Tensor = drawn * (1 - 2 * tiny) + tiny
-        return found
 
     def _from_loc(self, value: Any) -> Any:
         return (value - self.loc) / self.scale
@@ -122,6 +135,11 @@ class LogNormal(Normal):
         value = self._supported(value)
         return super().cdf(fn.log(value))
 
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        found: Tensor = fn.exp(super().icdf(value))
+        return found
+
     @property
     def mean(self) -> Tensor:
         """The expectation."""
@@ -140,13 +158,25 @@ class Laplace(_Located):
     """Exponential to both sides."""
 
     def _standard(self, shape: tuple[Any, ...]) -> Tensor:
-        u = self._uniform(shape) * 2 - 1
+        u = _between(shape, self.loc) * 2 - 1
         found: Tensor = -fn.sign(u) * fn.log1p(-fn.abs(u))
         return found
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
         found: Tensor = -fn.abs(self._from_loc(value)) - fn.log(2 * self.scale)
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        z = self._from_loc(value)
+        found: Tensor = 0.5 - 0.5 * fn.sign(z) * fn.expm1(-fn.abs(z))
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        term = value - 0.5
+        found: Tensor = self.loc - self.scale * fn.sign(term) * fn.log1p(-2 * fn.abs(term))
         return found
 
     def entropy(self) -> Tensor:
@@ -170,7 +200,7 @@ class Gumbel(_Located):
     """The greatest of many draws."""
 
     def _standard(self, shape: tuple[Any, ...]) -> Tensor:
-        found: Tensor = -fn.log(-fn.log(self._uniform(shape)))
+        found: Tensor = -fn.log(-fn.log(_between(shape, self.loc)))
         return found
 
     def log_prob(self, value: Any) -> Tensor:
@@ -179,15 +209,25 @@ class Gumbel(_Located):
         found: Tensor = -(z + fn.exp(-z)) - fn.log(self.scale)
         return found
 
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        found: Tensor = fn.exp(-fn.exp(-self._from_loc(value)))
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        found: Tensor = self.loc - self.scale * fn.log(-fn.log(value))
+        return found
+
     def entropy(self) -> Tensor:
         """The expected surprise."""
-        found: Tensor = fn.log(self.scale) + 1 + 0.5772156649015329
+        found: Tensor = fn.log(self.scale) + 1 + EULER
         return found
 
     @property
     def mean(self) -> Tensor:
         """The expectation."""
-        found: Tensor = self.loc + 0.5772156649015329 * self.scale
+        found: Tensor = self.loc + EULER * self.scale
         return found
 
     @property
@@ -201,13 +241,23 @@ class Cauchy(_Located):
     """The ratio of two normal numbers; it has no mean."""
 
     def _standard(self, shape: tuple[Any, ...]) -> Tensor:
-        found: Tensor = fn.tan(math.pi * (self._uniform(shape) - 0.5))
+        found: Tensor = fn.tan(math.pi * (_between(shape, self.loc) - 0.5))
         return found
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
         spread = fn.log1p(fn.square(self._from_loc(value)))
         found: Tensor = -math.log(math.pi) - fn.log(self.scale) - spread
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        found: Tensor = fn.atan(self._from_loc(value)) / math.pi + 0.5
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        found: Tensor = self.loc + self.scale * fn.tan(math.pi * (value - 0.5))
         return found
 
     def entropy(self) -> Tensor:
@@ -234,6 +284,17 @@ class HalfNormal(Normal):
         """The logarithm of the density."""
         value = self._supported(value)
         found: Tensor = fn.where(value >= 0, super().log_prob(value) + math.log(2), -math.inf)
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        value = self._supported(value)
+        found: Tensor = fn.erf(self._from_loc(value) / math.sqrt(2))
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        found: Tensor = self.scale * fn.erfinv(value) * math.sqrt(2)
         return found
 
     def entropy(self) -> Tensor:
@@ -292,6 +353,11 @@ class Uniform(Distribution):
         found: Tensor = fn.clamp((value - self.low) / (self.high - self.low), 0, 1)
         return found
 
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        found: Tensor = self.low + value * (self.high - self.low)
+        return found
+
     def entropy(self) -> Tensor:
         """The expected surprise."""
         found: Tensor = fn.log(self.high - self.low)
@@ -340,6 +406,11 @@ class Exponential(Distribution):
         found: Tensor = -fn.expm1(-self.rate * value)
         return found
 
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        found: Tensor = -fn.log1p(-value) / self.rate
+        return found
+
     def entropy(self) -> Tensor:
         """The expected surprise."""
         found: Tensor = 1 - fn.log(self.rate)
@@ -362,9 +433,10 @@ class Gamma(Distribution):
     """Sums of exponential times; drawn by Marsaglia and Tsang's method.
 
     Of so many proposals that all are refused about once in 10**20 draws the first good one is
-    taken, so that it is one program. Draws have gradients with respect to the rate only.
+    taken, so that it is one program.
     """
 
+    has_rsample = True
     domains = MappingProxyType({"concentration": POSITIVE, "rate": POSITIVE})
     support = NOT_NEGATIVE
 
@@ -376,24 +448,24 @@ class Gamma(Distribution):
         self._set(concentration=concentration, rate=rate)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws through which gradients reach the rate."""
+        """Draws through which gradients reach concentration and rate."""
         found: Tensor = self._standard(self._extended(sample_shape)) / self.rate
         return found
 
     def _standard(self, shape: tuple[Any, ...]) -> Tensor:
         """Draws for rate 1. For a concentration below 1 one more is taken, and made smaller."""
-        a = self.concentration.detach()
+        a = self.concentration
         kind = {"dtype": a.dtype, "device": a.device}
         small = a < 1
-        d = fn.where(small, a + 1, a) - 1 / 3
+        raised = fn.expand(fn.where(small, a + 1, a), shape)
+        d = raised.detach() - 1 / 3
         x = creation.randn(self.PROPOSALS, *shape, **kind)
         v = (1 + x / fn.sqrt(9 * d)) ** 3
         u = creation.rand(self.PROPOSALS, *shape, **kind)
         limit = 0.5 * x * x + d * (1 - v + fn.log(fn.clamp(v, min=1e-30)))
         good = fn.logical_and(v > 0, fn.log(u) < limit)
-        first = fn.argmax(good.long(), 0, keepdim=True)
-        made = fn.squeeze(fn.gather(fn.expand(d, v.shape) * v, 0, first), 0)
-        shrunk = creation.rand(*shape, **kind) ** (1 / a)
+        made = moving_with(raised, _first(good, fn.expand(d, v.shape) * v))
+        shrunk = _between(shape, a) ** (1 / fn.where(small, a, 1.0))
         found: Tensor = fn.clamp(fn.where(small, made * shrunk, made), min=1e-30)
         return found
 
@@ -402,6 +474,12 @@ class Gamma(Distribution):
         value = self._supported(value)
         a, b = self.concentration, self.rate
         found: Tensor = fn.xlogy(a, b) + fn.xlogy(a - 1, value) - b * value - fn.lgamma(a)
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        value = self._supported(value)
+        found: Tensor = fn.igamma(self.concentration, self.rate * value)
         return found
 
     def entropy(self) -> Tensor:
@@ -423,9 +501,189 @@ class Gamma(Distribution):
         return found
 
 
-class Dirichlet(Distribution):
-    """Shares that add up to 1; draws have no gradients."""
+class Chi2(Gamma):
+    """The sum of the squares of `df` normal numbers.
 
+    >>> import genesis
+    >>> genesis.distributions.Chi2(genesis.tensor(3.0)).variance
+    tensor(6.)
+    """
+
+    domains = MappingProxyType({"df": POSITIVE})
+
+    df: Tensor
+
+    def __init__(self, df: Any) -> None:
+        self._set(df=df)
+        super().__init__(0.5 * self.df, 0.5)
+
+
+class StudentT(_Located):
+    """A normal number over the size of `df` others; for few of them, tails are heavy."""
+
+    domains = MappingProxyType({"df": POSITIVE, "scale": POSITIVE})
+
+    df: Tensor
+
+    def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> None:
+        self._set(df=df, loc=loc, scale=scale)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach df, loc and scale."""
+        return super().rsample(sample_shape)
+
+    def _standard(self, shape: tuple[Any, ...]) -> Tensor:
+        squares = self._part(Gamma, 0.5 * self.df, 0.5)._standard(shape)
+        normal = creation.randn(*shape, dtype=self.df.dtype, device=self.df.device)
+        found: Tensor = normal * fn.rsqrt(2 * squares / self.df)
+        return found
+
+    def _log_beta(self) -> Tensor:
+        """The logarithm of the beta function of df / 2 and 1 / 2."""
+        halves = fn.lgamma(0.5 * self.df) - fn.lgamma(0.5 * (self.df + 1))
+        found: Tensor = halves + 0.5 * math.log(math.pi)
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        squares = fn.log1p(fn.square(self._from_loc(value)) / self.df)
+        volume = fn.log(self.scale) + 0.5 * fn.log(self.df) + self._log_beta()
+        found: Tensor = -0.5 * (self.df + 1) * squares - volume
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        half = 0.5 * (self.df + 1)
+        spread = half * (fn.digamma(half) - fn.digamma(0.5 * self.df))
+        found: Tensor = fn.log(self.scale) + spread + 0.5 * fn.log(self.df) + self._log_beta()
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation, where there is one."""
+        found: Tensor = fn.where(self.df > 1, self.loc, math.nan)
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean, where there is a mean."""
+        finite = self.df > 2
+        df = fn.where(finite, self.df, 3.0)
+        known = fn.square(self.scale) * df / (df - 2)
+        found: Tensor = fn.where(finite, known, fn.where(self.df > 1, math.inf, math.nan))
+        return found
+
+
+class Weibull(Distribution):
+    """The time until something fails that wears out, or, for a concentration below 1, runs in."""
+
+    scale: Tensor
+    concentration: Tensor
+    has_rsample = True
+    domains = MappingProxyType({"scale": POSITIVE, "concentration": POSITIVE})
+    support = POSITIVE
+
+    def __init__(self, scale: Any, concentration: Any) -> None:
+        self._set(scale=scale, concentration=concentration)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach scale and concentration."""
+        return self.icdf(_between(self._extended(sample_shape), self.scale))
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        value = self._supported(value)
+        k, far = self.concentration, fn.log(value / self.scale)
+        found: Tensor = fn.log(k / self.scale) + (k - 1) * far - fn.exp(k * far)
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        value = self._supported(value)
+        found: Tensor = -fn.expm1(-((value / self.scale) ** self.concentration))
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        found: Tensor = self.scale * (-fn.log1p(-value)) ** (1 / self.concentration)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        k = self.concentration
+        found: Tensor = EULER * (1 - 1 / k) + fn.log(self.scale / k) + 1
+        return found
+
+    def _moment(self, order: int) -> Tensor:
+        """The expected power of a draw, for scale 1."""
+        found: Tensor = fn.exp(fn.lgamma(1 + order / self.concentration))
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = self.scale * self._moment(1)
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = fn.square(self.scale) * (self._moment(2) - fn.square(self._moment(1)))
+        return found
+
+
+class VonMises(Distribution):
+    """An angle, near `loc`; drawn by Best and Fisher's method, as many proposals at once.
+
+    All of them are refused about once in 10**14 draws. Mean and variance are those on the circle.
+    """
+
+    loc: Tensor
+    concentration: Tensor
+    domains = MappingProxyType({"concentration": POSITIVE})
+    PROPOSALS = 32
+
+    def __init__(self, loc: Any, concentration: Any) -> None:
+        self._set(loc=loc, concentration=concentration)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws from -pi to pi: angles of a wrapped Cauchy distribution, some of them refused."""
+        with no_grad():
+            shape = (self.PROPOSALS, *self._extended(sample_shape))
+            k = self.concentration
+            tau = 1 + fn.sqrt(1 + 4 * fn.square(k))
+            rho = 2 * k / (fn.sqrt(tau) * (fn.sqrt(tau) + math.sqrt(2)))
+            spread = fn.square(1 - rho) / (2 * rho)
+            turn = fn.tan(math.pi * (_between(shape, k) - 0.5))
+            half = fn.atan((1 - rho) / (1 + rho) * turn)
+            excess = k * (spread + 2 * fn.square(fn.sin(half)))
+            good = fn.log(_between(shape, k)) < fn.log(excess) + 1 - excess
+            angle = 2 * _first(good, half) + self.loc
+            found: Tensor = fn.remainder(angle + math.pi, 2 * math.pi) - math.pi
+            return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        k = self.concentration
+        found: Tensor = k * (fn.cos(value - self.loc) - 1) - LOG_2PI - fn.log(i0e(k))
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The direction of the expected point on the circle."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """How far the expected point is inside of the circle."""
+        found: Tensor = 1 - i1e(self.concentration) / i0e(self.concentration)
+        return found
+
+
+class Dirichlet(Distribution):
+    """Shares that add up to 1."""
+
+    has_rsample = True
     support = SIMPLEX
 
     def __init__(self, concentration: Tensor) -> None:
@@ -434,8 +692,8 @@ class Dirichlet(Distribution):
         self.event_shape = tuple(concentration.shape[-1:])
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws."""
-        drawn = Gamma(self.concentration, 1.0)._standard(self._extended(sample_shape))
+        """Draws through which gradients reach the concentration."""
+        drawn = self._part(Gamma, self.concentration, 1.0)._standard(self._extended(sample_shape))
         found: Tensor = drawn / fn.sum(drawn, -1, keepdim=True)
         return found
 
@@ -474,8 +732,9 @@ class Dirichlet(Distribution):
 
 
 class Beta(Distribution):
-    """A share between 0 and 1; draws have no gradients."""
+    """A share between 0 and 1."""
 
+    has_rsample = True
     domains = MappingProxyType({"concentration1": POSITIVE, "concentration0": POSITIVE})
     support = PROBABILITY
 
@@ -484,10 +743,11 @@ class Beta(Distribution):
 
     def __init__(self, concentration1: Any, concentration0: Any) -> None:
         self._set(concentration1=concentration1, concentration0=concentration0)
-        self._pair = Dirichlet(fn.stack([self.concentration1, self.concentration0], -1))
+        both = fn.stack([self.concentration1, self.concentration0], -1)
+        self._pair = self._part(Dirichlet, both)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws."""
+        """Draws through which gradients reach both."""
         return self._pair.rsample(sample_shape)[..., 0]
 
     def log_prob(self, value: Any) -> Tensor:
@@ -518,9 +778,11 @@ class MultivariateNormal(Distribution):
     def __init__(self, loc: Tensor, covariance_matrix: Any = None, scale_tril: Any = None) -> None:
         if (covariance_matrix is None) == (scale_tril is None):
             raise ValueError("MultivariateNormal: give covariance_matrix or scale_tril")
-        self.loc = loc
-        self.scale_tril = fn.cholesky(covariance_matrix) if scale_tril is None else scale_tril
-        self.batch_shape, self.event_shape = tuple(loc.shape[:-1]), tuple(loc.shape[-1:])
+        root = fn.cholesky(covariance_matrix) if scale_tril is None else scale_tril
+        self.batch_shape = tuple(broadcast_shapes(loc.shape[:-1], root.shape[:-2]))
+        self.event_shape = tuple(root.shape[-1:])
+        self.loc: Tensor = fn.expand(loc, (*self.batch_shape, *self.event_shape))
+        self.scale_tril: Tensor = fn.expand(root, (*self.batch_shape, *root.shape[-2:]))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws through which gradients reach both."""

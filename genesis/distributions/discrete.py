@@ -237,10 +237,10 @@ class Binomial(Distribution):
 
     def __init__(self, total_count: int = 1, probs: Any = None, logits: Any = None) -> None:
         self.total_count = total_count
-        self._trial = Bernoulli(probs, logits)
+        self._trial = self._part(Bernoulli, probs, logits)
         self.probs, self.logits = self._trial.probs, self._trial.logits
         self.batch_shape = self._trial.batch_shape
-        self.support = Domain(f"an integer from 0 to {total_count}", self._is_possible)  # type: ignore[misc]
+        self.support = Domain(f"an integer from 0 to {total_count}", self._is_possible)
 
     def _is_possible(self, x: Any) -> Any:
         return COUNT.contains(x) & (x <= self.total_count)
@@ -268,4 +268,72 @@ class Binomial(Distribution):
     def variance(self) -> Tensor:
         """The expected squared distance from the mean."""
         found: Tensor = self.total_count * self._trial.variance
+        return found
+
+
+class Multinomial(Distribution):
+    """How often each of several choices is taken in so many trials.
+
+    >>> import genesis
+    >>> genesis.distributions.Multinomial(4, genesis.tensor([1.0, 1.0])).mean
+    tensor([2., 2.])
+    """
+
+    def __init__(
+        self, total_count: int = 1, probs: Tensor | None = None, logits: Tensor | None = None
+    ) -> None:
+        if not isinstance(total_count, int):
+            raise NotImplementedError("Multinomial: total_count is one int for the whole batch")
+        _one_of(type(self).__name__, probs, logits)
+        self.total_count = total_count
+        self._choice = self._part(OneHotCategorical, probs, logits)
+        self.batch_shape, self.event_shape = self._choice.batch_shape, self._choice.event_shape
+        self.support = Domain(f"counts that add up to {total_count}", self._is_possible)
+
+    def _is_possible(self, x: Any) -> Any:
+        return COUNT.contains(x) & (nd.sum(x, -1, True) == self.total_count)
+
+    @property
+    def probs(self) -> Tensor:
+        """The probabilities of the choices."""
+        return self._choice.probs
+
+    @property
+    def logits(self) -> Tensor:
+        """Their logarithms."""
+        return self._choice.logits
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws."""
+        found: Tensor = fn.sum(self._choice.sample((self.total_count, *sample_shape)), 0)
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability."""
+        value = self._supported(value)
+        ways = fn.lgamma(fn.sum(value, -1) + 1) - fn.sum(fn.lgamma(value + 1), -1)
+        never = fn.logical_and(value == 0, self.logits == -math.inf)
+        found: Tensor = ways + fn.sum(fn.where(never, 0.0, self.logits) * value, -1)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        n, like = self.total_count, self.logits
+        counts = creation.arange(1, n + 1, dtype=like.dtype, device=like.device)
+        counts = fn.reshape(counts, (n, *(1 for _ in like.shape)))
+        chances = fn.exp(self._part(Binomial, n, self.probs).log_prob(counts))
+        orders = fn.sum(fn.sum(chances * fn.lgamma(counts + 1), 0), -1)
+        found: Tensor = n * self._choice.entropy() - math.lgamma(n + 1) + orders
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = self.total_count * self.probs
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = self.total_count * self._choice.variance
         return found

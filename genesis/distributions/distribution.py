@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from genesis import functional
 from genesis import ndarray as nd
@@ -11,6 +12,8 @@ from genesis.autograd.mode import no_grad
 from genesis.functional.value_checks import demanded
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
+
+D = TypeVar("D", bound="Distribution")
 
 
 class Domain(NamedTuple):
@@ -51,9 +54,9 @@ class Distribution(metaclass=Validating):
     values outside of where they can lie are a ValueError, unless `validate_args` is False.
     """
 
-    has_rsample: ClassVar[bool] = False
+    has_rsample: bool = False
     domains: ClassVar[Mapping[str, Domain]] = {}
-    support: ClassVar[Domain | None] = None
+    support: Domain | None = None
     validates: bool = True
     batch_shape: tuple[Any, ...] = ()
     event_shape: tuple[Any, ...] = ()
@@ -77,6 +80,10 @@ class Distribution(metaclass=Validating):
         complaint = f"{type(self).__name__}: {name} is not {domain.words}"
         return demanded(x, lambda y: nd.logical_not(domain.contains(y)), complaint)
 
+    def _part(self, kind: Callable[..., D], *parameters: Any) -> D:
+        """A distribution that this one is made of, which looks at values if this one does."""
+        return kind(*parameters, validate_args=self.validates)
+
     def _supported(self, value: Any) -> Any:
         """Values that can be drawn."""
         value = creation.tensor(value) if isinstance(value, int | float) else value
@@ -90,6 +97,17 @@ class Distribution(metaclass=Validating):
     def _extended(self, sample_shape: Sequence[int]) -> tuple[Any, ...]:
         """The shape of so many draws."""
         return (*tuple(sample_shape), *self.batch_shape, *self.event_shape)
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        """The same distribution for a batch of a greater shape; its parameters are views."""
+        found, dims = copy.copy(self), len(self.batch_shape)
+        for name, x in vars(self).items():
+            if isinstance(x, Tensor):
+                setattr(found, name, functional.expand(x, (*batch_shape, *x.shape[dims:])))
+            elif isinstance(x, Distribution):
+                setattr(found, name, x.expand((*batch_shape, *x.batch_shape[dims:])))
+        found.batch_shape = tuple(batch_shape)
+        return found
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws of some shape, without gradients."""
@@ -145,6 +163,7 @@ class Independent(Distribution):
             raise ValueError(f"Independent: {count} dimensions of a batch {base.batch_shape}")
         at = len(base.batch_shape) - count
         self.base, self.count = base, count
+        self.has_rsample = base.has_rsample
         self.batch_shape = base.batch_shape[:at]
         self.event_shape = base.batch_shape[at:] + base.event_shape
 

@@ -64,6 +64,24 @@ def value_and_grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
     return value_and_gradient
 
 
+def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
+    """`value_and_grad` with the gradient first, as PyTorch has it: (gradient, value).
+
+    With `has_aux` it gives (gradient, (value, aux)).
+
+    >>> import genesis
+    >>> genesis.func.grad_and_value(genesis.square)(genesis.tensor(3.0))
+    (tensor(6.), tensor(9.))
+    """
+
+    @wraps(func)
+    def gradient_and_value(*args: Any, **kwargs: Any) -> Any:
+        traced, found = _value_and_grad("grad_and_value", func, argnums, has_aux, args, kwargs)
+        return found, ((traced.value, traced.rest) if has_aux else traced.value)
+
+    return gradient_and_value
+
+
 def _value_and_grad(
     name: str, func: Function, argnums: Argnums, has_aux: bool, args: Any, kwargs: Any
 ) -> tuple[Traced, Any]:

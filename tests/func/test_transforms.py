@@ -196,6 +196,12 @@ def test_results_are_on_the_tape_only_if_something_outside_is() -> None:
     value, gradient = func.value_and_grad(lambda z: (z**2).sum())(x)
     same((value, gradient), (torch.tensor((X**2).sum()), torch.tensor(2 * X)))
     assert not value.requires_grad
+    aux = [
+        m.func.grad_and_value(lambda z: ((z**3).sum(), z.sum()), has_aux=True)(m.tensor(X))
+        for m in (genesis, torch)
+    ]
+    same(aux[0][0], aux[1][0])
+    same(aux[0][1], aux[1][1])
 
 
 def test_vmap_is_an_operation_on_the_tape_around_it() -> None:

@@ -23,6 +23,7 @@ RNG = np.random.default_rng(0)
         "autograd.functional",
         "distributions",
         "func",
+        "nn.utils.fusion",
         "nn.utils.parametrizations",
         "nn.utils.parametrize",
         "nn.utils.rnn",
@@ -313,6 +314,15 @@ def test_derivatives_by_autograds_names() -> None:
         )  # fmt: skip
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), 1e-4, 1e-5)
+
+
+def test_layers_without_first_values() -> None:
+    for m in BOTH:
+        layer = m.nn.utils.skip_init(m.nn.Linear, 3, out_features=2, dtype=m.float64)
+        assert isinstance(layer, m.nn.Linear) and layer.weight.requires_grad
+        assert tuple(layer.weight.shape) == (2, 3) and layer.bias.dtype is m.float64
+        with pytest.raises((RuntimeError, TypeError)):
+            m.nn.utils.skip_init(dict)
 
 
 def test_parametrised_weights() -> None:

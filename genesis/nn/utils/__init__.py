@@ -6,22 +6,24 @@ Nothing here asks for a number, unless told to, so that it can be part of a reco
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.autograd import no_grad
 from genesis.ndarray import NDArray, linalg
-from genesis.nn.fusion import (
+from genesis.nn.module import Module
+from genesis.nn.utils import fusion, parametrizations, parametrize, rnn
+from genesis.nn.utils.fusion import (
     fuse_conv_bn_eval,
     fuse_conv_bn_weights,
     fuse_linear_bn_eval,
     fuse_linear_bn_weights,
 )
-from genesis.nn.utils import parametrizations, parametrize, rnn
 from genesis.nn.utils.parametrizations import spectral_norm, weight_norm
 from genesis.tensor.tensor import Tensor
 
+M = TypeVar("M", bound=Module)
 Tensors = Tensor | Iterable[Tensor]
 
 
@@ -102,6 +104,16 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
             start += p.numel()
 
 
+def skip_init(module_cls: type[M], *args: Any, **kwargs: Any) -> M:
+    """A layer whose first values are not to be relied on, because they are given afterwards.
+
+    They are computed only if they are asked for, as those of every layer.
+    """
+    if not (isinstance(module_cls, type) and issubclass(module_cls, Module)):
+        raise RuntimeError(f"skip_init: {module_cls!r} is no class of modules")
+    return module_cls(*args, **kwargs)
+
+
 def _listed(tensors: Any) -> list[Tensor]:
     if not isinstance(tensors, Iterable):
         raise TypeError(f"parameters are a tensor or several, not {type(tensors).__name__}")
@@ -114,7 +126,7 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
 
 __all__ = [
     "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "fuse_conv_bn_eval",
-    "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights", "get_total_norm",
-    "parameters_to_vector", "parametrizations", "parametrize", "rnn", "spectral_norm",
-    "vector_to_parameters", "weight_norm",
+    "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights", "fusion",
+    "get_total_norm", "parameters_to_vector", "parametrizations", "parametrize", "rnn", "skip_init",
+    "spectral_norm", "vector_to_parameters", "weight_norm",
 ]  # fmt: skip

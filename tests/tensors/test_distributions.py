@@ -1,0 +1,288 @@
+"""Distributions against PyTorch: densities, moments, quantiles, and how draws are spread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import genesis
+
+BOTH = (genesis, torch)
+COUNT = 20000
+
+#: A distribution of batch shape (2,), and values that it can have.
+CASES: dict[str, tuple[Callable[[Any], Any], list[float]]] = {
+    "StudentT": (lambda m: m.StudentT(m.t([5.0, 3.5]), m.t(1.0), m.t([0.5, 2.0])), [-3.0, 0.2]),
+    "Chi2": (lambda m: m.Chi2(m.t([1.5, 6.0])), [0.4, 5.0]),
+    "Weibull": (lambda m: m.Weibull(m.t([0.5, 2.0]), m.t([0.8, 3.0])), [0.3, 1.7]),
+    "VonMises": (lambda m: m.VonMises(m.t([0.5, -2.0]), m.t([0.7, 30.0])), [-2.5, 0.4]),
+    "Laplace": (lambda m: m.Laplace(m.t([0.5, -1.0]), m.t(2.0)), [-3.0, 0.7]),
+    "Gumbel": (lambda m: m.Gumbel(m.t([0.5, -1.0]), m.t(2.0)), [-1.0, 4.0]),
+    "HalfNormal": (lambda m: m.HalfNormal(m.t([0.5, 2.0])), [0.3, 1.5]),
+    "LogNormal": (lambda m: m.LogNormal(m.t([0.5, -1.0]), m.t(0.6)), [0.3, 2.5]),
+    "Uniform": (lambda m: m.Uniform(m.t([-1.0, 0.0]), m.t([1.0, 2.0])), [0.3, 0.9]),
+    "Exponential": (lambda m: m.Exponential(m.t([0.5, 2.0])), [0.3, 2.5]),
+    "Gamma": (lambda m: m.Gamma(m.t([0.6, 2.5]), m.t(1.5)), [0.3, 2.5]),
+    "Beta": (lambda m: m.Beta(m.t([0.6, 2.5]), m.t(1.5)), [0.3, 0.9]),
+    "MixtureSameFamily": (
+        lambda m: m.MixtureSameFamily(
+            m.Categorical(m.t([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])),
+            m.Normal(m.t([[-1.0, 0.0, 2.0], [5.0, 1.0, -3.0]]), m.t([0.5, 1.0, 0.7])),
+        ),
+        [-2.0, 0.7],
+    ),
+    "falling": (
+        lambda m: m.TransformedDistribution(
+            m.Normal(m.t([0.5, -1.0]), m.t(0.6)),
+            [m.ExpTransform(), m.AffineTransform(m.t(1.0), m.t(-2.0))],
+        ),
+        [-1.5, 0.5],
+    ),
+    "squashed": (
+        lambda m: m.TransformedDistribution(
+            m.Normal(m.t(0.5), m.t(0.6)),
+            [m.AffineTransform(m.t([0.3, 0.1]), 1.5), m.TanhTransform()],
+        ),
+        [-0.5, 0.9],
+    ),
+    "logistic": (
+        lambda m: m.TransformedDistribution(
+            m.Uniform(m.t([0.0, 0.0]), m.t(1.0)),
+            [m.SigmoidTransform().inv, m.AffineTransform(1, 2)],
+        ),
+        [-1.5, 2.5],
+    ),
+    "powers": (
+        lambda m: m.TransformedDistribution(
+            m.Normal(m.t([0.5, 0.1]), m.t(0.6)),
+            [m.SoftplusTransform(), m.PowerTransform(m.t(-2.0))],
+        ),
+        [0.5, 2.5],
+    ),
+}  # fmt: skip
+
+
+class Names:
+    """The distributions of a framework, and `t`, which makes tensors, in float64."""
+
+    def __init__(self, framework: Any, requires_grad: bool = False) -> None:
+        self.framework, self.made = framework, []
+        self.requires_grad = requires_grad
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.framework.distributions, name)
+
+    def t(self, values: Any) -> Any:
+        found = self.framework.tensor(
+            values, dtype=self.framework.float64, requires_grad=self.requires_grad
+        )
+        self.made.append(found)
+        return found
+
+
+def close(ours: Any, theirs: Any, rtol: float = 1e-5) -> None:
+    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol, 1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_are_pytorchs(name: str) -> None:
+    """Everything that PyTorch computes of a distribution, and its gradients."""
+    make, values = CASES[name]
+    names = [Names(m, True) for m in BOTH]
+    ours, theirs = (make(n) for n in names)
+    assert ours.batch_shape == theirs.batch_shape and ours.event_shape == theirs.event_shape
+    assert ours.has_rsample == theirs.has_rsample
+    at = {n: (n.t(values), n.t([0.1, 0.8])) for n in names}
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "log_prob": lambda d, n: d.log_prob(at[n][0]),
+        "cdf": lambda d, n: d.cdf(at[n][0]),
+        "icdf": lambda d, n: d.icdf(at[n][1]),
+        "entropy": lambda d, _: d.entropy(),
+        "mean": lambda d, _: d.mean,
+        "variance": lambda d, _: d.variance,
+    }
+    compared = []
+    for call, of in calls.items():
+        try:
+            expected = of(theirs, names[1])
+        except NotImplementedError:
+            continue
+        found = of(ours, names[0])
+        # PyTorch's polynomial for the Bessel functions is that far off.
+        close(found, expected, 1e-4 if name == "VonMises" else 1e-5)
+        compared.append(call)
+        if not expected.requires_grad or (call == "cdf" and name in ("Chi2", "Gamma")):
+            continue  # neither has the derivative of igamma by its first argument
+        for n, y in zip(names, (found, expected), strict=True):
+            for leaf in n.made:
+                leaf.grad = None
+            y.sum().backward(retain_graph=True)
+        for a, b in zip(names[0].made, names[1].made, strict=True):
+            assert (a.grad is None) == (b.grad is None), call
+            if b.grad is not None:
+                close(a.grad, b.grad, 1e-3 if name == "VonMises" else 1e-5)
+    assert "log_prob" in compared
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_draws_are_spread_as_they_should_be(name: str) -> None:
+    """Of 20 bins that are equally probable, by a chi-square test of the draws that fall in."""
+    make, _ = CASES[name]
+    ours, theirs = (make(Names(m)) for m in BOTH)
+    genesis.manual_seed(3)
+    drawn = ours.sample((COUNT,)).numpy()
+    assert drawn.shape == (COUNT, 2)
+    torch.manual_seed(3)
+    reference = theirs.sample((10 * COUNT,)).numpy()
+    for column in range(2):
+        edges = np.quantile(reference[:, column], np.linspace(0, 1, 21)[1:-1])
+        counts = np.bincount(np.searchsorted(edges, drawn[:, column]), minlength=20)
+        expected = COUNT / 20
+        assert ((counts - expected) ** 2 / expected).sum() < 55  # 19 degrees
+
+
+@pytest.mark.parametrize("name", ["Chi2", "Beta", "MixtureSameFamily", "squashed"])
+def test_distributions_expand(name: str) -> None:
+    make, values = CASES[name]
+    ours, theirs = (make(Names(m)).expand((3, 2)) for m in BOTH)
+    assert tuple(ours.batch_shape) == tuple(theirs.batch_shape) == (3, 2)
+    close(ours.log_prob(Names(genesis).t(values)), theirs.log_prob(Names(torch).t(values)), 1e-4)
+    assert tuple(ours.sample((4,)).shape) == (4, 3, 2)
+
+
+def test_vectors_expand() -> None:
+    root = [[1.0, 0.0], [0.5, 2.0]]
+    for make in (
+        lambda m: m.MultivariateNormal(m.t([[1.0, 2.0]]), scale_tril=m.t(root)),
+        lambda m: m.Dirichlet(m.t([[1.0, 2.0]])),
+        lambda m: m.Multinomial(3, m.t([[1.0, 2.0]])),
+        lambda m: m.OneHotCategorical(logits=m.t([[1.0, 2.0]])),
+        lambda m: m.Independent(m.Normal(m.t([[1.0, 2.0]]), m.t(2.0)), 1),
+        lambda m: m.TransformedDistribution(
+            m.Normal(m.t([[1.0, 2.0]]), m.t(2.0)), m.AffineTransform(0.0, m.t([1.0, 3.0]), 1)
+        ),
+        lambda m: m.MixtureSameFamily(
+            m.Categorical(m.t([0.5, 0.5])),
+            m.Independent(m.Normal(m.t([[[1.0, 2.0], [3.0, 5.0]]]), m.t([[2.0], [0.5]])), 1),
+        ),
+    ):
+        ours, theirs = (make(Names(m)).expand((4, 1)).expand((4, 3)) for m in BOTH)
+        drawn = ours.sample((5,))
+        assert tuple(drawn.shape) == (5, 4, 3, 2) == tuple(theirs.sample((5,)).shape)
+        close(ours.log_prob(drawn), theirs.log_prob(torch.tensor(drawn.numpy())))
+        if type(theirs).mean.fget is not torch.distributions.Distribution.mean.fget:
+            close(ours.mean, theirs.mean)
+            close(ours.variance, theirs.variance)
+
+
+def test_counts_of_choices() -> None:
+    values = [[2.0, 0.0, 3.0], [1.0, 4.0, 0.0]]
+    weights = [[0.2, 0.0, 0.8], [0.3, 0.6, 0.1]]
+    ours, theirs = (n.Multinomial(5, n.t(weights)) for n in map(Names, BOTH))
+    close(ours.log_prob(Names(genesis).t(values)), theirs.log_prob(Names(torch).t(values)))
+    for name in ("mean", "variance", "probs"):
+        close(getattr(ours, name), getattr(theirs, name))
+    assert ours.event_shape == (3,) and ours.batch_shape == (2,)
+    full = [
+        n.Multinomial(5, logits=n.t([[0.2, 0.1, 0.8], [0.3, 0.6, 0.1]])) for n in map(Names, BOTH)
+    ]
+    # PyTorch sums the entropies of a batch; one by one they are what they should be.
+    for row in range(2):
+        alone = torch.distributions.Multinomial(5, logits=full[1].logits[row])
+        assert full[0].entropy()[row].item() == pytest.approx(alone.entropy().item(), 1e-5)
+    genesis.manual_seed(0)
+    drawn = ours.sample((COUNT,)).numpy()
+    assert drawn.shape == (COUNT, 2, 3) and (drawn.sum(-1) == 5).all()
+    spread = np.sqrt(theirs.variance.numpy() / COUNT)
+    assert (np.abs(drawn.mean(0) - theirs.mean.numpy()) <= 4.5 * spread).all()
+    with pytest.raises(ValueError, match="counts that add up to 5"):
+        ours.log_prob(genesis.tensor([1.0, 1.0, 1.0])).numpy()
+    with pytest.raises(NotImplementedError, match="one int"):
+        genesis.distributions.Multinomial(genesis.tensor([1, 2]), genesis.ones(2, 3))
+
+
+def test_draws_move_with_the_concentration() -> None:
+    """As PyTorch's do, which is within 3e-4; for small concentrations on average."""
+    for a in (1.0, 2.5, 7.0, 40.0, 900.0):
+        leaf = genesis.full((200,), a, dtype=genesis.float64, requires_grad=True)
+        drawn = genesis.distributions.Gamma(leaf, 1.0).rsample()
+        drawn.sum().backward()
+        expected = torch._standard_gamma_grad(
+            torch.full((200,), a, dtype=torch.float64), torch.tensor(drawn.detach().numpy())
+        )
+        np.testing.assert_allclose(leaf.grad.numpy(), expected.numpy(), 1e-3)
+    genesis.manual_seed(2)
+    a = genesis.tensor(2.0, dtype=genesis.float64, requires_grad=True)
+    squares = genesis.distributions.Gamma(a, 1.0).rsample((COUNT,)).square().mean()  # a * a + a
+    (slope,) = genesis.autograd.grad(squares, a, create_graph=True)
+    (bend,) = genesis.autograd.grad(slope, a)
+    assert slope.item() == pytest.approx(5.0, rel=0.05) and bend.item() == pytest.approx(2, 0.05)
+    genesis.manual_seed(1)
+    a = genesis.tensor(0.3, dtype=genesis.float64, requires_grad=True)
+    drawn = genesis.distributions.Gamma(a, 1.0).rsample((COUNT,))
+    (slope,) = genesis.autograd.grad(drawn.mean(), a, retain_graph=True)
+    assert slope.item() == pytest.approx(1.0, abs=0.05)  # the mean is the concentration
+    (slope,) = genesis.autograd.grad(drawn.log().mean(), a)
+    expected = torch.polygamma(1, torch.tensor(0.3)).item()
+    assert slope.item() == pytest.approx(expected, rel=0.05)  # and of the logarithm digamma
+
+
+@pytest.mark.parametrize("name", ["StudentT", "Weibull", "Beta", "squashed"])
+def test_gradients_of_expectations(name: str) -> None:
+    """By draws of Genesis and of PyTorch, for every parameter."""
+    make, _ = CASES[name]
+    found = []
+    for m in BOTH:
+        m.manual_seed(7)
+        names = Names(m, True)
+        make(names).rsample((5 * COUNT,)).clamp(-4, 4).sin().square().mean().backward()
+        found.append([x.grad.numpy() for x in names.made])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, 0.05, 0.004)
+
+
+def test_what_no_distribution_can_have() -> None:
+    d = genesis.distributions
+    for make, message in (
+        (lambda: d.StudentT(genesis.tensor(-1.0)).df, "df is not above 0"),
+        (lambda: d.Chi2(genesis.tensor([1.0, 0.0])).df, "df is not above 0"),
+        (lambda: d.Weibull(1.0, genesis.tensor(0.0)).concentration, "concentration is not above"),
+        (lambda: d.VonMises(0.0, genesis.tensor(-2.0)).concentration, "concentration is not above"),
+        (lambda: d.Weibull(1.0, 2.0).log_prob(-1.0), "value is not above 0"),
+        (lambda: d.Chi2(2.0).cdf(genesis.tensor(-1.0)), "value is not 0 or more"),
+        (
+            lambda: d.TransformedDistribution(d.Normal(0.0, 1.0), d.TanhTransform()).log_prob(2.0),
+            "between -1 and 1",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make().numpy()
+    assert d.Weibull(1.0, 2.0, validate_args=False).log_prob(-1.0).isnan().item()
+    normal = d.Normal(genesis.zeros(3), 1.0)
+    with pytest.raises(ValueError, match="a Transform or a list of them"):
+        d.TransformedDistribution(normal, genesis.exp)
+    with pytest.raises(ValueError, match="transforms of 2 dimensions"):
+        d.TransformedDistribution(normal, d.AffineTransform(0.0, 1.0, event_dim=2))
+    with pytest.raises(ValueError, match="2 choices among components"):
+        d.MixtureSameFamily(d.Categorical(genesis.ones(2)), normal)
+    with pytest.raises(ValueError, match="is Categorical"):
+        d.MixtureSameFamily(normal, normal)
+
+
+def test_a_cache_keeps_what_rounding_loses() -> None:
+    for m in BOTH:
+        d = m.distributions
+        x = m.tensor([1.0, 20.0])
+        kept, plain = d.TanhTransform(cache_size=1), d.TanhTransform()
+        assert kept.inv(kept(x)).tolist() == [1.0, 20.0]
+        assert plain.inv(plain(x)).tolist()[1] == float("inf")
+        composed = d.ComposeTransform([d.AffineTransform(0.0, 2.0), d.ExpTransform()])
+        y = composed(x)
+        assert composed.log_abs_det_jacobian(x, y).tolist() == pytest.approx([2.693147, 40.693147])
+        assert composed.inv(y).tolist() == pytest.approx([1.0, 20.0]) and composed.sign == 1
+    with pytest.raises(ValueError, match="0 or 1"):
+        genesis.distributions.ExpTransform(cache_size=2)
