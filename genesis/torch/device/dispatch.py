@@ -128,10 +128,10 @@ def _depends_on_order(targets: Sequence[Any], arguments: Sequence[Any]) -> bool:
     """
     if not isinstance(targets[0], list | tuple) or len(targets[0]) < 2:
         return False
-    writes, seen = _by_storage(targets), _by_storage(arguments)
+    shared = {a: xs for a, xs in _by_storage(arguments).items() if len(xs) > 1}
+    writes = _by_storage(targets) if shared else {}
     return any(
-        len({place for place, _ in seen[address]}) > 1 and _overlap(written, seen[address])
-        for address, written in writes.items()
+        address in shared and _overlap(xs, shared[address]) for address, xs in writes.items()
     )
 
 
