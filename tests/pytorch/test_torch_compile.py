@@ -20,7 +20,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.nn import functional as F  # noqa: N812 - as it is known
 
 import genesis.torch
-from genesis.torch.compile.backend import GraphKind
+from genesis.compiler.options import using
+from genesis.torch.compile.backend import ROOMS, GraphKind
 from genesis.torch.compile.backend import genesis as backend
 from genesis.torch.compile.executable import BoxedGraph
 from genesis.torch.compile.joint_graph import merge_equal
@@ -497,6 +498,8 @@ run = torch.compile(model, backend="genesis")
 y = run(torch.ones(2, 4)); y.sum().backward()
 print(y[0, 0].item(), counters["aot_autograd"]["autograd_cache_hit"], statistics().compiled)
 print("torch._inductor.lowering" in sys.modules)
+packages = {x.split(".")[1] for x in sys.modules if x.startswith("genesis.")}
+print(*(x for x in packages if hasattr(sys.modules["genesis." + x], "__path__")))
 """
 
 
@@ -518,6 +521,8 @@ def test_a_second_process_finds_everything(tmp_path: Any) -> None:
     assert [x[1] for x in outputs] == ["0", "1"]
     assert outputs[1][2] == "0"  # nothing was compiled
     assert [x[3] for x in outputs] == ["False"] * 2  # nor was Inductor loaded
+    # Whatever has a part in a plan is in its key: plans of other sources are not found.
+    assert set(outputs[0][4:]) == {"ir", "compiler", "backends", *ROOMS}
 
 
 @of_2_13
@@ -540,6 +545,10 @@ def test_graphs_are_told_apart(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -
         finally:
             torch.set_default_dtype(torch.float32)
 
+    def otherwise() -> torch.Tensor:
+        with using(winograd=False):
+            return compiled(times(2.0))(x)
+
     def lower() -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             return compiled(lambda x: x.view(2, 3) @ x.view(3, 2))(x)
@@ -559,6 +568,7 @@ def test_graphs_are_told_apart(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -
         wide,
         lambda: compiled(lambda x: x.view(2, 3) @ x.view(3, 2))(x),
         lower,
+        otherwise,
     ]
     seen = []
     for turn in range(2):

@@ -208,6 +208,68 @@ def test_lists_that_are_written() -> None:
         assert version == before
 
 
+def _same_matrix_twice(x: torch.Tensor) -> Pool:
+    return [x, x]
+
+
+def _its_rows_overlapping(x: torch.Tensor) -> Pool:
+    return [x[:3], x[1:]]
+
+
+def _its_columns_apart(x: torch.Tensor) -> Pool:
+    return [x[:, :3], x[:, 3:6]]
+
+
+#: Every operator that updates a list, for two tensors, two of the same shape, and numbers.
+LISTS: dict[str, Callable[[Pool, Pool, Pool], None]] = {
+    "add_.Scalar": lambda xs, ys, zs: torch._foreach_add_(xs, 1.0),
+    "mul_.ScalarList": lambda xs, ys, zs: torch._foreach_mul_(xs, [2.0, 0.75]),
+    "sub_.List": lambda xs, ys, zs: torch._foreach_sub_(xs, ys, alpha=0.5),
+    "add_.Tensor": lambda xs, ys, zs: torch._foreach_add_(xs, xs[0][0, 0]),
+    "addcmul_.Scalar": lambda xs, ys, zs: torch._foreach_addcmul_(xs, ys, zs, 0.5),
+    "lerp_.Scalar": lambda xs, ys, zs: torch._foreach_lerp_(xs, ys, 0.25),
+    "lerp_.List": lambda xs, ys, zs: torch._foreach_lerp_(xs, ys, zs),
+    "sigmoid_": lambda xs, ys, zs: torch._foreach_sigmoid_(xs),
+    "copy_": lambda xs, ys, zs: torch._foreach_copy_(xs, xs[::-1]),
+    "maximum_": lambda xs, ys, zs: torch._foreach_maximum_(xs, ys),
+    "swapped": lambda xs, ys, zs: torch._foreach_add_(xs, xs[::-1]),
+    "squared": lambda xs, ys, zs: torch._foreach_mul_(xs, xs),
+    "sgd": lambda xs, ys, zs: torch._fused_sgd_(
+        xs, ys, zs, weight_decay=0.1, momentum=0.5, lr=0.1, dampening=0.0, nesterov=False,
+        maximize=False, is_first_step=False,
+    ),
+    "unscale": lambda xs, ys, zs: torch._amp_foreach_non_finite_check_and_unscale_(
+        xs, torch.zeros(1, device=xs[0].device), torch.full((1,), 0.5, device=xs[0].device)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_tensors_that_share_memory(name: str) -> None:
+    """Places of a list are computed in turn; whatever form was remembered for others before."""
+    forms: list[Callable[[torch.Tensor], Pool]]
+    forms = [lambda x: [x, x + 1], _same_matrix_twice, lambda x: [x, x * 2]]
+    if name not in ("copy_", "swapped"):  # of which PyTorch wants one place to write all it reads
+        forms += [_its_rows_overlapping, lambda x: [x, x.t()]]
+    if name != "sgd":  # which takes strides for those of rows on the CPU
+        forms += [_its_columns_apart]
+    start = np.random.default_rng(0).random((3, 6, 6))
+    found = []
+    for device in ("cpu", "genesis"):
+        seen = []
+        for form in forms * ROUNDS:
+            x, y, z = (torch.tensor(s, device=device) for s in start)
+            xs = form(x)
+            for _ in range(2):
+                LISTS[name](xs, form(y)[:2], [s.clone() for s in form(z)])
+            seen.append([(t.cpu(), t._version) for t in (x, *xs)])
+        found.append(seen)
+    for theirs, ours in zip(*found, strict=True):
+        for (a, before), (b, version) in zip(theirs, ours, strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+            assert version == before or name in ("sgd", "unscale")  # the CPU does not count those
+
+
 def test_what_is_remembered_outlives_python() -> None:
     code = """
 import torch, genesis.torch

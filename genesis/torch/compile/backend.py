@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import astuple
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -19,6 +20,8 @@ from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompil
 from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from genesis.compiler.options import current
+from genesis.compiler.program.digest import spell
 from genesis.content_store import digest, generation
 from genesis.ndarray.core.realisation import backend_of
 from genesis.torch.aten import implementations, name_of
@@ -46,6 +49,10 @@ _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBac
 
 #: Seconds that are taken for tuning a graph.
 TUNING = 30.0
+
+#: The packages that decide what a graph is compiled to, besides the compiler. The gradients of
+#: operators are taken of tensors of the framework, by its tape.
+ROOMS = ("autograd", "functional", "ndarray", "tensor", "torch")
 
 #: The modes of `torch.compile`.
 _MODES = (
@@ -127,7 +134,9 @@ def genesis(
         "force_non_lazy_backward_lowering": True,  # and both of them together
     }
     devices = _devices(places)
-    tag = f"genesis {_version(devices)}{' tuned' * bool(seconds)}{' frozen' * freeze}"
+    options_in_force = spell(astuple(current()))
+    tag = f"genesis {_version(devices)} {options_in_force}"
+    tag += f"{' tuned' * bool(seconds)}{' frozen' * freeze}"
     if len(devices) > 1:
         tag += f" {torch.get_float32_matmul_precision()}"
     with (
@@ -161,7 +170,7 @@ def _devices(places: Iterable[torch.device]) -> tuple[str, ...]:
 def _version(devices: tuple[str, ...]) -> str:
     """What tells graphs compiled by this version, on this machine, from others."""
     targets = [backend_of(device).target for device in devices]
-    return digest(generation("ndarray", "functional", "torch"), *targets)
+    return digest(generation(*ROOMS), *targets)
 
 
 def register() -> None:

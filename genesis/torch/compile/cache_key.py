@@ -2,8 +2,8 @@
 
 PyTorch's own key says everything that could change what Inductor makes of a graph, and to know it
 loads all of Inductor: a second, more than anything else a process does whose graphs are known. This
-key says what the graph is, what it is given, how autograd is set, and which versions of PyTorch and
-Genesis there are.
+key says what the graph is, what it is given, how autograd is set, which versions of PyTorch and
+Genesis there are, and with what options that compiles.
 """
 
 from __future__ import annotations

@@ -91,8 +91,11 @@ def writing(op: Any, kernel: Implementation, form: OperatorVariant, beyond: Func
     copies = _copies(op, kernel)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        contents.progress.operators += 1
         targets = form.targets(args, kwargs)
+        if not form.is_out and _depends_on_order(targets, [*args, *kwargs.values()]):
+            _one_by_one(op, args, kwargs, len(targets[0]))
+            return form.returned(targets)
+        contents.progress.operators += 1
         named = form.named(kwargs, targets)
         copied = None if copies is None else copies.find(args, named)
         if copied is not None:
@@ -116,6 +119,64 @@ def writing(op: Any, kernel: Implementation, form: OperatorVariant, beyond: Func
         return form.returned(targets)
 
     return run
+
+
+def _depends_on_order(targets: Sequence[Any], arguments: Sequence[Any]) -> bool:
+    """Whether an operator on lists sees at one place of them memory that another place writes.
+
+    PyTorch computes the places one after another.
+    """
+    if not isinstance(targets[0], list | tuple) or len(targets[0]) < 2:
+        return False
+    shared = {a: xs for a, xs in _by_storage(arguments).items() if len(xs) > 1}
+    writes = _by_storage(targets) if shared else {}
+    return any(
+        address in shared and _overlap(xs, shared[address]) for address, xs in writes.items()
+    )
+
+
+def _by_storage(arguments: Sequence[Any]) -> dict[int, list[tuple[int, _Tensor]]]:
+    """Tensors on a device with their places in lists, -1 for those in none, by their storages."""
+    found: dict[int, list[tuple[int, _Tensor]]] = {}
+    for argument in arguments:
+        is_list = isinstance(argument, list | tuple)
+        for place, x in enumerate(argument) if is_list else ((-1, argument),):
+            if isinstance(x, _Tensor) and x.device.type == "genesis":
+                found.setdefault(contents.runtime.address(x), []).append((place, x))
+    return found
+
+
+def _overlap(written: list[tuple[int, _Tensor]], seen: list[tuple[int, _Tensor]]) -> bool:
+    """Whether of one storage's tensors one lies where one that is written does, at another place.
+
+    What lies between the first and the last element of a tensor is taken for part of it.
+    """
+    spans = []
+    for writes, tensors in ((True, written), (False, seen)):
+        for place, x in tensors:
+            layout = contents.layout_of(x)
+            begin, end = (n * layout.dtype.itemsize for n in (layout.offset, layout.span))
+            if begin < end:
+                spans.append((begin, end, place, writes))
+    together: list[tuple[int, int, int, bool]] = []  # those that lie over each other
+    for span in sorted(spans):
+        if together and span[0] >= max(end for _, end, _, _ in together):
+            together.clear()
+        together.append(span)
+        places = {place for _, _, place, _ in together}
+        if len(places) > 1 and any(writes for *_, writes in together):
+            return True
+    return False
+
+
+def _one_by_one(op: Any, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> None:
+    """Call an operator on lists for each of their places."""
+    names = [a.name for a in op._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    lists = {n for n, x in given.items() if isinstance(x, list | tuple)} | {"scalars"}
+    for k in range(count):
+        one = {n: x[k : k + 1] if n in lists else x for n, x in given.items()}
+        op(**one)
 
 
 def _caller(op: Any, kernel: Implementation) -> Callable[[Sequence[Any], dict[str, Any]], Any]:

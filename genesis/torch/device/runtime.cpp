@@ -707,15 +707,22 @@ class Recorded {
   std::vector<size_t> writes_;  // places among the values, of what is written
 };
 
+// A tensor among the arguments of a call: the contents that it sees all of, or the tensor itself.
+struct Input {
+  PyObject* seen;
+  Tensor tensor;
+  uintptr_t address;
+};
+
 // Whether an argument has a form, as `note` says. Tensors that have no contents are noted, too.
-bool note(const c10::IValue& x, Words& words, std::vector<std::pair<PyObject*, Tensor>>& inputs) {
+bool note(const c10::IValue& x, Words& words, std::vector<Input>& inputs) {
   auto add = [&](std::initializer_list<int64_t> more) { words.insert(words.end(), more); };
   if (x.isTensor()) {
     const Tensor& t = x.toTensor();
     if (!t.defined()) return add({kNone}), true;
     PyObject* seen;
     if (!note_tensor(t, words, &seen)) return false;
-    inputs.emplace_back(seen, seen ? Tensor() : t);
+    inputs.push_back({seen, seen ? Tensor() : t, address_of(t)});
   } else if (x.isNone()) {
     add({kNone});
   } else if (x.isBool()) {
@@ -775,9 +782,34 @@ class Remembering final : public c10::OperatorKernel {
     for (const Tensor& t : written.toTensorVector()) t.unsafeGetTensorImpl()->bump_version();
   }
 
+  // Whether at one place of lists what another place writes is read or written. Such places are
+  // computed one after another, by Python. What is written is contents as they are here, so that
+  // storages tell.
+  static bool depends_on_order(const std::vector<Input>& inputs, const std::vector<size_t>& begins,
+                               const std::vector<size_t>& written) {
+    std::unordered_map<uintptr_t, size_t> writers;  // the place of a storage that is written
+    for (size_t argument : written) {
+      size_t begin = begins[argument], end = begins[argument + 1];
+      for (size_t i = begin; end - begin > 1 && i < end; i++) {
+        auto [writer, fresh] = writers.try_emplace(inputs[i].address, i - begin);
+        if (!fresh && writer->second != i - begin) return true;
+      }
+    }
+    if (writers.empty()) return false;
+    for (size_t argument = 0; argument + 1 < begins.size(); argument++) {
+      size_t begin = begins[argument], end = begins[argument + 1];
+      for (size_t i = begin; i < end; i++) {
+        auto writer = writers.find(inputs[i].address);
+        if (writer == writers.end()) continue;
+        if (end - begin == 1 || writer->second != i - begin) return true;  // one is for all places
+      }
+    }
+    return false;
+  }
+
   // Whether a call was met before; its arguments on the stack are replaced by the results then.
   bool recalled(const c10::OperatorHandle& op, Words& words, torch::jit::Stack& stack) {
-    std::vector<std::pair<PyObject*, Tensor>> inputs;  // contents, or a tensor that has none
+    std::vector<Input> inputs;
     size_t count = op.schema().arguments().size();
     std::vector<size_t> begins;  // of each argument's tensors among the inputs
     words.push_back(int64_t(c10::get_default_dtype_as_scalartype()));  // of numbers and integers
@@ -789,18 +821,19 @@ class Remembering final : public c10::OperatorKernel {
     auto found = known_.find(words);
     if (found == known_.end() || !graphs->lazy()) return false;
     auto recorded = found->second;  // held: reading a view calls Python
+    if (depends_on_order(inputs, begins, recorded->written)) return false;
     std::vector<py::object> values;
-    for (auto& [seen, _] : inputs) {
-      PyObject* v = seen ? graphs->actual.of(graphs->array_storage.of(seen)) : Py_None;
+    for (auto& input : inputs) {
+      PyObject* v = input.seen ? graphs->actual.of(graphs->array_storage.of(input.seen)) : Py_None;
       values.push_back(py::reinterpret_borrow<py::object>(v));
     }
     for (size_t i = 0; i < inputs.size(); i++)
-      if (!inputs[i].first) values[i] = graphs->read(inputs[i].second).attr("value");
+      if (!inputs[i].seen) values[i] = graphs->read(inputs[i].tensor).attr("value");
     std::vector<py::object> storages;  // what is written is contents as they are
     for (size_t argument : recorded->written)
       for (size_t i = begins[argument]; i < begins[argument + 1]; i++)
         storages.push_back(
-            py::reinterpret_borrow<py::object>(graphs->array_storage.of(inputs[i].first)));
+            py::reinterpret_borrow<py::object>(graphs->array_storage.of(inputs[i].seen)));
     torch::jit::Stack results;
     if (!recorded->copy(values, storages, results)) return false;
     for (size_t argument : recorded->written) bump_versions(stack[stack.size() - count + argument]);
