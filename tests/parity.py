@@ -173,7 +173,7 @@ ARGUMENTS: dict[str, str] = {
     "*.pin_memory torch.from_dlpack.*",
     "There is one way to execute.": "*.capturable *.compute_mode *.differentiable *.driver "
     "*.enable_nested_tensor *.foreach *.fused *.mask_check *.multi_avg_fn "
-    "*inear*ross*ntropy*.options torch.amp.autocast.cache_enabled torch.isin.assume_unique",
+    "*inear*ross*ntropy*.options torch.amp.autocast.cache_enabled",
     "Softmax is over the last dimension unless told; PyTorch guesses, and warns.": "*softm*.dim "
     "*Softm*.dim",
     "Files are safetensors: `save(state, path)`, `load(path)`.": "torch.load.* torch.save.*",
