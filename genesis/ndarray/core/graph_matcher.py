@@ -105,14 +105,16 @@ def _has_form(name: str, value: Any, form: int | None, scope: dict[str, Any]) ->
         return f"{name}.form == {form} or form_of({name}) == {form}"
     alike = [f"type({name}) is Value", f"len({name}.inputs) == {len(value.inputs)}"]
     parts = {"op": value.op, "dtype": value.dtype, "shape": value.shape, "attr": value.attr}
+    steps = None
     if value.op is ops.SCALAR:
         del parts["attr"]
     elif value.op is ops.SLICE and value.inputs[0].memory is not None:  # it may begin anywhere
         steps = [step for _, step in parts.pop("attr")]
-        alike.append(f"[step for _, step in {name}.attr] == {steps}")
     for part, known in parts.items():
         scope[f"{part}_{name}"] = known
         alike.append(f"{name}.{part} == {part}_{name}")
+    if steps is not None:  # only a slice has such an attribute
+        alike.append(f"[step for _, step in {name}.attr] == {steps}")
     return f"{name}.form == {form} or not {name}.form and {' and '.join(alike)}"
 
 
