@@ -39,6 +39,12 @@ NEAR = {
     torch.complex64: (1e-4, 1e-4), torch.float64: (1e-7, 1e-7), torch.complex128: (1e-7, 1e-7),
 }  # fmt: skip
 
+#: What a type's results are measured in where they are not near: whose are nearer to the truth?
+WIDER = {
+    torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}  # fmt: skip
+
 #: Results that are left as found in memory: their values are not compared.
 UNDEFINED = ("empty", "resize")
 
@@ -112,8 +118,15 @@ def samples(op: Any, dtype: torch.dtype, gradients: bool, most: int) -> Iterator
     found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), 400))
     for number in sorted({int(k * len(found) / most) for k in range(most)} if found else ()):
         sample = found[number]
-        args, options = tuple(sample.args), dict(sample.kwargs)
-        yield Sample(sample.input, args, options, sample.output_process_fn_grad)
+        given = (sample.input, tuple(sample.args), dict(sample.kwargs))
+        yield Sample(*tree_map(_leaf, given), sample.output_process_fn_grad)
+
+
+def _leaf(x: Any) -> Any:
+    """An argument that gets its own gradient: PyTorch gives views made without gradients none."""
+    if isinstance(x, torch.Tensor) and x.is_leaf and x._is_view():
+        return x.detach().requires_grad_(x.requires_grad)
+    return x
 
 
 def seed(first: int = 0) -> None:
@@ -184,11 +197,11 @@ def compare(op: Any, kind: str, sample: Sample, gradients: bool) -> str:
 
 
 def _widened(given: Any) -> Any:
-    """Arguments with half precisions as float32, of which gradients are wanted where they were."""
+    """Arguments in the next wider precision, of which gradients are wanted where they were."""
 
     def wide(x: Any) -> Any:
-        half = isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
-        return x.detach().float().requires_grad_(x.requires_grad) if half else x
+        wider = WIDER.get(x.dtype) if isinstance(x, torch.Tensor) else None
+        return x if wider is None else x.detach().to(wider).requires_grad_(x.requires_grad)
 
     return tree_map(wide, given)
 
@@ -201,8 +214,8 @@ def _no_further(x: torch.Tensor, y: torch.Tensor, true: torch.Tensor) -> bool:
 def _nearer(
     function: Callable[..., Any], sample: Sample, options: Any, pairs: Any, kept: list[int]
 ) -> bool:
-    """Whether half precisions are at least as near as PyTorch's to what it finds in float32."""
-    if not any(y.dtype in (torch.float16, torch.bfloat16) for _, y in pairs):
+    """Whether results are at least as near as PyTorch's to what it finds in a wider precision."""
+    if not any(y.dtype in WIDER for _, y in pairs):
         return False
     given = _widened((sample.input, sample.args, options))
     exact, error = _called(function, given, sample.determined)
@@ -288,7 +301,7 @@ def _gradients(
             if other is not None and bool((other != 0).any()):
                 return "a gradient that the other does not have"
         elif (difference := far(known, y)) and not (
-            y.dtype in (torch.float16, torch.bfloat16)
+            y.dtype in WIDER
             and _no_further(known, y, _true_gradient(function, determined, given, weights, number))
         ):
             return f"gradient: {difference}"
@@ -298,12 +311,12 @@ def _gradients(
 def _true_gradient(
     function: Callable[..., Any], determined: Any, given: Any, weights: Any, number: int
 ) -> torch.Tensor:
-    """The gradient of one of the arguments, as PyTorch finds it in float32."""
+    """The gradient of one of the arguments, as PyTorch finds it in a wider precision."""
     wide = _widened(given)
     exact, _ = _called(function, wide, determined)
     results = [x for x in tree_leaves(exact) if _is_tensor(x) and x.requires_grad]
     inputs = [x for x in tree_leaves(wide) if _is_tensor(x) and x.requires_grad]
-    found = _graded(torch, results, inputs, [w.float() for w in weights])
+    found = _graded(torch, results, inputs, [w.to(WIDER.get(w.dtype, w.dtype)) for w in weights])
     return torch.as_tensor(found[number])
 
 

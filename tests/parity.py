@@ -76,7 +76,6 @@ RENAMED: dict[str, dict[str, str]] = {
         "native_dropout": "genesis.dropout",
         "range": "genesis.arange",
         "to_dlpack": "genesis.from_dlpack",
-        "vander": "genesis.linalg.vander",
         "cond": "genesis.func.cond",
         "while_loop": "genesis.func.while_loop",
     },

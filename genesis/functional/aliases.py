@@ -18,6 +18,7 @@ from genesis.functional.error_messages import broadcast_shapes, normal_dims
 from genesis.functional.factorisation import adjoint, require
 from genesis.functional.function import plain
 from genesis.functional.interpolation import grid_sample
+from genesis.functional.joining import flip
 from genesis.functional.movement import chunk, expand, narrow, reshape, split, transpose
 from genesis.functional.normalization import batch_norm, group_norm, layer_norm, moments
 from genesis.functional.padding import pad as padded
@@ -187,6 +188,21 @@ def pca_lowrank(A: Any, q: int | None = None, center: bool = True, niter: int = 
     return svd_lowrank(A - mean(A, -2, True) if center else A, size, niter)
 
 
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """Powers of the elements of a vector as columns: .., x**2, x, 1, or from 1 on.
+
+    >>> import genesis
+    >>> genesis.vander(genesis.tensor([2, 3]), 3)
+    tensor([[4, 2, 1],
+            [9, 3, 1]])
+    """
+    if len(x.shape) != 1 or (N is not None and N < 0):
+        raise ValueError(f"vander: {N} powers of shape {tuple(x.shape)}, which should be a vector")
+    count = int(x.shape[0]) if N is None else N
+    powers = narrow(linalg.vander(x, max(count, 1)), -1, 0, count)
+    return powers if increasing else flip(powers, -1)
+
+
 def frobenius_norm(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
     """`linalg.vector_norm` of all elements, or along dimensions."""
     axes = dim if isinstance(dim, int) else tuple(dim) or None
@@ -311,4 +327,5 @@ __all__ = [
     "grid_sampler_3d", "lu", "lu_solve", "lu_unpack", "native_batch_norm", "native_group_norm",
     "native_layer_norm", "nuclear_norm", "orgqr", "ormqr", "pca_lowrank", "qr", "svd",
     "svd_lowrank", "triangular_solve", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes",
+    "vander",
 ]  # fmt: skip

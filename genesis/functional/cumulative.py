@@ -113,14 +113,13 @@ def products_without(x: Any, dim: int) -> Any:
 
 
 def _logcumsumexp_gradient(grad: Any, x: Any, dim: int, result: Any) -> Any:
-    x, result = (cast(s, s.dtype.accumulator) for s in (x, result))
     after = _shifted(result, dim, True, math.inf)  # nothing flows in from beyond the end
-    # Results do not fall, so these factors are at most 1; equal infinities differ by nothing.
+    # Real results do not fall, so these factors are at most 1; equal infinities differ by nothing.
     same = plain(nd.equal, result, after)
     factors = exp(where(same, 0.0, result - after))
-    flowing = _recurrence(factors, cast(grad, x.dtype), dim, True)
+    flowing = _recurrence(conj(factors), grad, dim, True)
     same = plain(nd.equal, x, result)
-    return flowing * exp(where(same, 0.0, x - result))
+    return flowing * conj(exp(where(same, 0.0, x - result)))
 
 
 @with_gradient(_logcumsumexp_gradient)
@@ -134,7 +133,10 @@ def logcumsumexp(input: Any, dim: int) -> Any:
     if not input.shape or 0 in input.shape:
         normal_dim("logcumsumexp", dim, max(len(input.shape), 1))
         return input
-    return _logcumsumexp(input, normal_dim("logcumsumexp", dim, len(input.shape)))
+    # The gradient is made of differences of results: half precisions are not yet rounded there.
+    wide = cast(input, input.dtype.accumulator)
+    found = _logcumsumexp(wide, normal_dim("logcumsumexp", dim, len(input.shape)))
+    return cast(found, input.dtype)
 
 
 @method

@@ -61,6 +61,11 @@ def vector_norm(
     if ord in (math.inf, -math.inf):
         return (amax if ord > 0 else amin)(abs(x), dim, keepdim)
     axes = normal_dims("norm", dim, len(x.shape)) if x.shape else ()
+    if ord < 0 and any(x.shape[d] == 0 for d in axes):
+        raise ValueError(
+            f"{called('vector_norm')}: there is no norm {ord} of no elements, along dimensions "
+            f"{axes} of shape {tuple(x.shape)}"
+        )
     return _vector_norm(x, ord, axes, keepdim)
 
 

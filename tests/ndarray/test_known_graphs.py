@@ -257,3 +257,18 @@ def test_a_part_of_a_block_that_somebody_holds_or_not(matched: list[bool]) -> No
             del part
             assert total.item() == pytest.approx(3 * np.e, rel=1e-6)
     assert matched.count(True) >= 5
+
+
+def test_a_slice_is_told_from_other_movements_below_the_same_root(matched: list[bool]) -> None:
+    x, row = nd.array([[1.0, 2.0], [3.0, 4.0]]), nd.array([[5.0, 6.0]])
+    below: list[Callable[[], nd.NDArray]] = [
+        lambda: x[:1], lambda: row.swapaxes(0, 1), lambda: nd.array([7.0, 8.0]).reshape(1, 2),
+        lambda: nd.exp(row), lambda: nd.pad(row, ((0, 0), (1, 1)))[:, ::2], lambda: x[1:],
+    ]  # fmt: skip
+    wanted = [made().tolist() for made in below]
+    for number in range(len(below)):
+        for _ in range(3):  # until it has a matcher, which all others then meet
+            below[number]().reshape(2).tolist()
+        for made, values in zip(below, wanted, strict=True):
+            assert made().reshape(2).tolist() == np.ravel(values).tolist()
+    assert matched.count(True) >= len(below)

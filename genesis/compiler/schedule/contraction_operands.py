@@ -98,6 +98,8 @@ def operands(kernel: Kernel) -> Operands | None:
         return None
     (phase,), (loops, carry) = kernel.phases, found
     nest, sums = loops[0], [s.axis for s in loops]
+    if not points(sums):
+        return None  # a sum of nothing has nothing to pack
     product = factors(carry)
     store = next(s for s in reversed(phase.body) if isinstance(s, Store))
     choices = []

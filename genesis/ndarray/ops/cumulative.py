@@ -8,6 +8,7 @@ several numbers: the greatest element and its position, or a sum and what it is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -23,7 +24,18 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.value import Value, apart
 from genesis.ndarray.ops import complexes
 from genesis.ndarray.ops.creation import asarray
-from genesis.ndarray.ops.elementwise import divide, logical_xor, multiply, subtract
+from genesis.ndarray.ops.elementwise import (
+    atan2,
+    cos,
+    divide,
+    exp,
+    log,
+    logical_xor,
+    multiply,
+    sin,
+    subtract,
+    where,
+)
 from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.movement import concat, narrow, normal_axis
 from genesis.ndarray.ops.reduction import sum as total
@@ -88,11 +100,15 @@ cummin = variant(_extremes, "cummin", _RUNNING.format("least"), op=ops.MIN)
 
 def logcumsumexp(x: NDArray, axis: int) -> NDArray:
     """log(cumsum(exp(x))) along an axis, without overflow."""
-    if not x.dtype.is_float:
+    if not (x.dtype.is_float or x.dtype.is_complex):
         raise TypeError(f"logcumsumexp: needs floating point, not {x.dtype}; use .astype first")
     a = normal_axis("logcumsumexp", axis, x.ndim or 1)
     if not x.shape:
         return wrap(x.value)
+    if x.dtype.is_complex:
+        nothing = (-math.inf, 0.0)
+        parts = associative_scan(_complex_logaddexp, (x.real, x.imag), nothing, a)
+        return complexes.complex(*parts)
     value = cast(x.value, x.dtype.accumulator)
     one = primitive.broadcast(constant(1, value.dtype, x.device), x.shape)
     greatest, scaled = primitive.prefix([value, one], *_scaled_sum(value.dtype), a)
@@ -150,6 +166,23 @@ def _scaled_sum(dtype: DType) -> Merge:
     left, right = sum_ + new_sum * scale, sum_ * scale + new_sum
     merge = (combined(ops.MAX, high, new_high), combined(ops.WHERE, new_high <= high, left, right))
     return merge, (const(dtype.min, dtype), const(0, dtype))
+
+
+def _complex_logaddexp(
+    x: tuple[NDArray, NDArray], y: tuple[NDArray, NDArray]
+) -> tuple[NDArray, NDArray]:
+    """log(exp(x) + exp(y)) of (real, imaginary): the smaller one turns and stretches the greater.
+
+    So the imaginary part goes on from that of the greater one, not from within -pi to pi.
+    """
+    swapped = x[0] < y[0]
+    real, imag = (where(swapped, b, a) for a, b in zip(x, y, strict=True))
+    low, turned = (where(swapped, a, b) for a, b in zip(x, y, strict=True))
+    # Nothing added to nothing, or to infinity, changes nothing.
+    size = where(low == -math.inf, 0.0, exp(low - real))
+    along, across = 1 + size * cos(turned - imag), size * sin(turned - imag)
+    grown = 0.5 * log(along * along + across * across)
+    return real + grown, imag + atan2(across, along)
 
 
 def associative_scan(

@@ -454,6 +454,8 @@ def pow(a: Operand, b: Operand) -> NDArray:
             raise ValueError(f"pow: an integer ({dtype}) to the negative power {b}; cast to float")
         if b == 0.5:
             return wrap(elementwise(ops.SQRT, cast(a.value, dtype)))
+        if b == -0.5:
+            return astype(rsqrt(astype(a, dtype.accumulator)), dtype)
         if whole and (dtype.is_integer or -4 <= b <= 8):
             power = _multiplied(cast(a.value, dtype), int(b) if b >= 0 else -int(b))
             if b >= 0:
