@@ -124,7 +124,7 @@ def checkpoint(
 
     >>> import genesis
     >>> x = genesis.tensor([0.5, 1.0], requires_grad=True)
-    >>> genesis.func.activation_checkpointing(lambda x: x.exp().sin(), x).sum().backward()
+    >>> genesis.func.checkpoint(lambda x: x.exp().sin(), x).sum().backward()
     >>> x.grad
     tensor([-0.1283, -2.4783])
     """
