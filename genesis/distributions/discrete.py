@@ -232,30 +232,16 @@ class Poisson(Distribution):
     variance = mean
 
 
-class Binomial(Distribution):
-    """How many of so many trials work."""
+class _Trials(Distribution):
+    """What comes out of `total_count` independent trials, added up."""
 
-    def __init__(self, total_count: int = 1, probs: Any = None, logits: Any = None) -> None:
-        self.total_count = total_count
-        self._trial = self._part(Bernoulli, probs, logits)
-        self.probs, self.logits = self._trial.probs, self._trial.logits
-        self.batch_shape = self._trial.batch_shape
-        self.support = Domain(f"an integer from 0 to {total_count}", self._is_possible)
-
-    def _is_possible(self, x: Any) -> Any:
-        return COUNT.contains(x) & (x <= self.total_count)
+    total_count: int
+    probs: Any
+    _trial: Any
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws."""
         found: Tensor = fn.sum(self._trial.sample((self.total_count, *sample_shape)), 0)
-        return found
-
-    def log_prob(self, value: Any) -> Tensor:
-        """The logarithm of the probability."""
-        value = self._supported(value)
-        n = self.total_count
-        ways = math.lgamma(n + 1) - fn.lgamma(value + 1) - fn.lgamma(n - value + 1)
-        found: Tensor = ways + value * self.logits - n * fn.softplus(self.logits)
         return found
 
     @property
@@ -271,7 +257,29 @@ class Binomial(Distribution):
         return found
 
 
-class Multinomial(Distribution):
+class Binomial(_Trials):
+    """How many of so many trials work."""
+
+    def __init__(self, total_count: int = 1, probs: Any = None, logits: Any = None) -> None:
+        self.total_count = total_count
+        self._trial = self._part(Bernoulli, probs, logits)
+        self.probs, self.logits = self._trial.probs, self._trial.logits
+        self.batch_shape = self._trial.batch_shape
+        self.support = Domain(f"an integer from 0 to {total_count}", self._is_possible)
+
+    def _is_possible(self, x: Any) -> Any:
+        return COUNT.contains(x) & (x <= self.total_count)
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability."""
+        value = self._supported(value)
+        n = self.total_count
+        ways = math.lgamma(n + 1) - fn.lgamma(value + 1) - fn.lgamma(n - value + 1)
+        found: Tensor = ways + value * self.logits - n * fn.softplus(self.logits)
+        return found
+
+
+class Multinomial(_Trials):
     """How often each of several choices is taken in so many trials.
 
     >>> import genesis
@@ -286,8 +294,8 @@ class Multinomial(Distribution):
             raise NotImplementedError("Multinomial: total_count is one int for the whole batch")
         _one_of(type(self).__name__, probs, logits)
         self.total_count = total_count
-        self._choice = self._part(OneHotCategorical, probs, logits)
-        self.batch_shape, self.event_shape = self._choice.batch_shape, self._choice.event_shape
+        self._trial: OneHotCategorical = self._part(OneHotCategorical, probs, logits)
+        self.batch_shape, self.event_shape = self._trial.batch_shape, self._trial.event_shape
         self.support = Domain(f"counts that add up to {total_count}", self._is_possible)
 
     def _is_possible(self, x: Any) -> Any:
@@ -296,17 +304,12 @@ class Multinomial(Distribution):
     @property
     def probs(self) -> Tensor:
         """The probabilities of the choices."""
-        return self._choice.probs
+        return self._trial.probs
 
     @property
     def logits(self) -> Tensor:
         """Their logarithms."""
-        return self._choice.logits
-
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws."""
-        found: Tensor = fn.sum(self._choice.sample((self.total_count, *sample_shape)), 0)
-        return found
+        return self._trial.logits
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the probability."""
@@ -323,17 +326,5 @@ class Multinomial(Distribution):
         counts = fn.reshape(counts, (n, *(1 for _ in like.shape)))
         chances = fn.exp(self._part(Binomial, n, self.probs).log_prob(counts))
         orders = fn.sum(fn.sum(chances * fn.lgamma(counts + 1), 0), -1)
-        found: Tensor = n * self._choice.entropy() - math.lgamma(n + 1) + orders
-        return found
-
-    @property
-    def mean(self) -> Tensor:
-        """The expectation."""
-        found: Tensor = self.total_count * self.probs
-        return found
-
-    @property
-    def variance(self) -> Tensor:
-        """The expected squared distance from the mean."""
-        found: Tensor = self.total_count * self._choice.variance
+        found: Tensor = n * self._trial.entropy() - math.lgamma(n + 1) + orders
         return found

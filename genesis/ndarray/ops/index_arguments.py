@@ -157,15 +157,15 @@ class KnownChecks:
 
     def _passes(self, number: int, inputs: Sequence[Value]) -> bool:
         check, below = self._checks[number]
-        for spans in zip(*[ranges_in_memory(inputs[k]) for k in below], strict=False):
-            passed = self._passed.get((number, spans))
+        for ranges in zip(*[ranges_in_memory(inputs[k]) for k in below], strict=False):
+            passed = self._passed.get((number, ranges))
             if passed is None:
-                known = dict(zip([self._inputs[k] for k in below], spans, strict=True))
+                known = dict(zip([self._inputs[k] for k in below], ranges, strict=True))
                 found = range_of(check.inputs[0], known)
                 passed = found is not None and inside(found, check.extent, check.axis)  # type: ignore[arg-type]
                 if len(self._passed) >= MOST:
                     self._passed.clear()
-                self._passed[number, spans] = passed
+                self._passed[number, ranges] = passed
             if passed:
                 return True
         return False
