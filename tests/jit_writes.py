@@ -1562,3 +1562,22 @@ def what_a_view_that_is_an_argument_says_of_its_layout(jit: Jit) -> Any:
                     result.add_(1) if way is not ways["repeated"] else None
                 seen.append((show(result), b.tolist()))
     return seen
+
+
+@program
+def what_shares_elements_where_an_extent_is_one(jit: Jit) -> Any:
+    """One program serves many sizes, but axes of extent 1 can be left out of a view."""
+    uses: tuple[Callable[[Any], Any], ...] = (
+        lambda x: x.t().reshape(-1),
+        lambda x: x.t().contiguous(),
+        lambda x: x[:, 1:3].flatten(),
+        lambda x: x.t().reshape(2, -1),
+    )
+    seen = []
+    for use in uses:
+        f = jit(use)
+        for n in (2, 3, 4, 1, 5, 1, 2, 1):
+            x = genesis.arange(6.0 * n).reshape(n, 6)
+            f(x).add_(100)
+            seen.append(x.tolist())
+    return seen

@@ -488,7 +488,10 @@ def is_contiguous(input: Any) -> bool:
     """Whether the elements lie in memory densely and in order."""
     array = input.array if is_tensor(input) else input
     strides = strides_of(array)
-    return strides is not None and is_row_major(array.shape, strides)
+    if strides is None or is_row_major(array.shape, strides):
+        return strides is not None
+    # Axes of extent 1 are no obstacle: a recording holds for sizes that are, or are not.
+    return any(same(extent, 1) for extent in array.shape if isinstance(extent, Size))
 
 
 def strides_of(array: NDArray) -> tuple[Any, ...] | None:

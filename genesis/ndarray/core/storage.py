@@ -17,7 +17,7 @@ from weakref import ref
 from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.ops import Op
-from genesis.ir.size import Dim, Size
+from genesis.ir.size import Dim, Size, same
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape, Strides, row_major, through
 from genesis.ndarray.core.source_lines import caller
@@ -275,7 +275,8 @@ def may_alias(storage: Storage, steps: Steps, shape: Shape) -> bool:
     for step in (*steps, ViewStep(ops.RESHAPE, None, shape)):
         layout = layout_through(step, base, strides, offset)
         if layout is None:
-            return False
+            # Axes of extent 1 are no obstacle: a recording holds for sizes that are, or are not.
+            return any(same(e, 1) for e in seen if isinstance(e, Size))
         (strides, offset), base = layout, step.shape
     return True
 
