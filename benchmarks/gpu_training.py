@@ -5,12 +5,14 @@ models are written once, against the `nn` of either library. Genesis runs the wh
 `genesis.jit`; PyTorch runs eagerly, with the model compiled by Inductor (reduce-overhead), and with
 the model compiled by Genesis (`torch.compile(backend="genesis")`), with its fused optimizer. Every
 contender has a process of its own; a time is the median of the steps, and the losses of the first
-steps are printed, which should fall alike.
+steps are printed, which should fall alike. ``--together 9`` lets nine processes compile side by
+side, and times them one after the other when all of them are ready.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import subprocess
 import sys
 import time
@@ -128,12 +130,104 @@ def vision(lib: Any) -> Any:
     return Model()
 
 
+def unet(lib: Any) -> Any:
+    """A U-Net of four levels with group norms, as diffusion models have."""
+    nn = lib.nn
+
+    def twice(inputs: int, outputs: int) -> Any:
+        layers = []
+        for channels in (inputs, outputs):
+            layers += [nn.Conv2d(channels, outputs, 3, 1, 1), nn.GroupNorm(8, outputs), nn.SiLU()]
+        return nn.Sequential(*layers)
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            widths = (64, 128, 256, 512)
+            self.downs = nn.ModuleList([twice(a, b) for a, b in zip((3, *widths), widths)])  # noqa: B905
+            self.halve = nn.MaxPool2d(2)
+            self.rises = nn.ModuleList(
+                [nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths[:-1])]
+            )
+            self.ups = nn.ModuleList([twice(2 * w, w) for w in reversed(widths[:-1])])
+            self.last = nn.Conv2d(64, 1, 1)
+
+        def forward(self, x: Any) -> Any:
+            kept: list[Any] = []
+            for k, down in enumerate(self.downs):
+                x = down(self.halve(x) if k else x)
+                kept.append(x)
+            kept.pop()
+            for rise, up in zip(self.rises, self.ups):  # noqa: B905
+                x = up(lib.cat([rise(x), kept.pop()], 1))
+            # Squares of pixels are classes, so that the loss is that of the others.
+            return nn.functional.avg_pool2d(self.last(x), 4).flatten(1)
+
+    return Model()
+
+
+def llama(lib: Any) -> Any:
+    """A decoder of the shape of Llama 3.2 1B: shared key heads, rotary positions, gated layers."""
+    nn, width, heads, shared, hidden, vocabulary, length = lib.nn, 2048, 32, 8, 8192, 128256, 1024
+    size = width // heads
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+            self.q = nn.Linear(width, width, bias=False)
+            self.kv = nn.Linear(width, 2 * shared * size, bias=False)
+            self.out = nn.Linear(width, width, bias=False)
+            self.gate = nn.Linear(width, hidden, bias=False)
+            self.up = nn.Linear(width, hidden, bias=False)
+            self.down = nn.Linear(hidden, width, bias=False)
+
+        def forward(self, x: Any, cos: Any, sin: Any) -> Any:
+            def turned(x: Any) -> Any:
+                a, b = x[..., : size // 2], x[..., size // 2 :]
+                return x * cos + lib.cat([-b, a], -1) * sin
+
+            b, t, _ = x.shape
+            y = self.norm1(x)
+            q = self.q(y).reshape(b, t, heads, size).transpose(1, 2)
+            k, v = self.kv(y).reshape(b, t, 2, shared, size).permute(2, 0, 3, 1, 4)
+            attend = nn.functional.scaled_dot_product_attention
+            y = attend(turned(q), turned(k), v, is_causal=True, enable_gqa=True)
+            x = x + self.out(y.transpose(1, 2).reshape(b, t, width))
+            y = self.norm2(x)
+            return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(vocabulary, width)
+            self.blocks = nn.ModuleList([Block() for _ in range(16)])
+            self.norm = nn.RMSNorm(width)
+            self.head = nn.Linear(width, vocabulary, bias=False)
+            self.head.weight = self.tokens.weight
+            powers = 500000.0 ** (-lib.arange(0, size, 2) / size)
+            angles = lib.arange(length)[:, None] * powers
+            angles = lib.cat([angles, angles], -1)
+            self.register_buffer("cos", angles.cos().to(lib.bfloat16))
+            self.register_buffer("sin", angles.sin().to(lib.bfloat16))
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.tokens(tokens)
+            for block in self.blocks:
+                x = block(x, self.cos, self.sin)
+            return self.head(self.norm(x)).reshape(-1, vocabulary)
+
+    return Model()
+
+
 #: Models with the shapes of a batch: of the inputs, and whether they are numbers below so many.
 CASES: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], int]] = {
     "ResNet-50, 128 images": (resnet50, (128, 3, 224, 224), 0),
     "ViT-S/16, 128 images": (vision, (128, 3, 224, 224), 0),
     "BERT-base, 64x128": (lambda lib: transformer(lib, 30522, 128, False), (64, 128), 30522),
     "GPT-2 124M, 16x1024": (lambda lib: transformer(lib, 50257, 1024, True), (16, 1024), 50257),
+    "U-Net, 32x128x128": (unet, (32, 3, 128, 128), 0),
+    "Llama 1B, 4x1024": (llama, (4, 1024), 128256),
 }
 
 
@@ -180,12 +274,22 @@ def step_of(contender: str, case: str) -> tuple[Callable[[], Any], Callable[[], 
     return lambda: step(inputs, targets), lib.cuda.synchronize
 
 
-def measure(contender: str, case: str, steps: int) -> None:
-    """Print how long a step takes."""
+def peak_of(contender: str) -> float:
+    """The most GiB that tensors have taken at once."""
+    if contender == "genesis":
+        return float(importlib.import_module("genesis").memory.stats("cuda").peak_bytes) / 2**30
+    return float(importlib.import_module("torch").cuda.max_memory_allocated()) / 2**30
+
+
+def measure(contender: str, case: str, steps: int, waits: bool) -> None:
+    """Print how long a step takes; one that `waits` does so when a line comes in."""
     start = time.perf_counter()
     step, wait = step_of(contender, case)
     losses = [float(step()) for _ in range(4)]
     first = time.perf_counter() - start
+    if waits:
+        print("ready", flush=True)
+        sys.stdin.readline()
     times = []
     for _ in range(steps):
         start = time.perf_counter()
@@ -194,25 +298,45 @@ def measure(contender: str, case: str, steps: int) -> None:
         wait()
         times.append((time.perf_counter() - start) / 4)
     shown = ", ".join(f"{loss:.3f}" for loss in losses)
-    print(
-        f"| {case} | {contender} | {1e3 * median(times):.2f} | {first:.0f} | {shown} |", flush=True
-    )
+    row = f"{1e3 * median(times):.2f} | {first:.0f} | {peak_of(contender):.1f} | {shown}"
+    print(f"| {case} | {contender} | {row} |", flush=True)
+
+
+def run_together(commands: list[list[str]]) -> None:
+    """Let processes compile side by side; when all are ready, they time one after the other."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes: list[Any] = [subprocess.Popen([*x, "--waits"], **pipes) for x in commands]
+    ready = [process.stdout.readline() for process in processes]
+    for process, said in zip(processes, ready, strict=True):
+        rest, _ = process.communicate("\n" if said else None)
+        print(rest.strip() or f"failed: {' '.join(process.args[3:])}", flush=True)
 
 
 def main() -> None:
-    """Run the contenders one after the other."""
+    """Run the contenders one after the other, or some side by side."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
     parser.add_argument("--contender", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
     parser.add_argument("--steps", type=int, default=5, help="times four, that are timed (5)")
+    parser.add_argument("--together", type=int, default=1, help="processes that compile at once")
+    parser.add_argument("--waits", action="store_true", help=argparse.SUPPRESS)  # of a process
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if len(options.case) == len(options.contender) == 1:
-        return measure(options.contender[0], options.case[0], options.steps)
-    print("| model | contender | ms a step | s until the fifth | losses |\n|---|---|---|---|---|")
-    for case in options.case:
-        for contender in options.contender:
-            wanted = ["--case", case, "--contender", contender, "--steps", str(options.steps)]
-            subprocess.run([sys.executable, "-m", "benchmarks.gpu_training", *wanted], check=False)
+    if options.measure:
+        return measure(options.contender[0], options.case[0], options.steps, options.waits)
+    print("| model | contender | ms a step | s until the fifth | peak GiB | losses |")
+    print("|---|---|---|---|---|---|", flush=True)
+    itself = [sys.executable, "-m", "benchmarks.gpu_training", "--measure"]
+    commands = [
+        [*itself, "--case", case, "--contender", contender, "--steps", str(options.steps)]
+        for case in options.case
+        for contender in options.contender
+    ]
+    for start in range(0, len(commands), options.together):
+        if options.together > 1:
+            run_together(commands[start : start + options.together])
+        else:
+            subprocess.run(commands[start], check=False)
 
 
 if __name__ == "__main__":
