@@ -116,6 +116,16 @@ def test_layers() -> None:
     agree(layers, normal(2, 3, 9, 9), normal(4, 3, 3, 3), normal(10, 4), words)
 
 
+def test_what_operators_give_lies_as_inductor_has_been_told() -> None:
+    """It wants channels last for a convolution of many, and is told that the results are not."""
+
+    def net(x: Any, w: Any, v: Any) -> Any:
+        y = F.conv2d(F.conv2d(x, w).relu(), v).relu()
+        return y.flatten(1).sum(1), torch.linalg.svd(y[0, 0])[2] * 0
+
+    agree(net, torch.randn(2, 1, 12, 12), torch.randn(32, 1, 3, 3), torch.randn(64, 32, 3, 3) / 9)
+
+
 def test_sizes_that_are_symbolic() -> None:
     """One graph for several sizes, addresses and counts being expressions of them."""
 

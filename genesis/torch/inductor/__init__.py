@@ -36,15 +36,19 @@ def register() -> None:
         register_backend_for_device,
         register_device_op_overrides,
     )
-    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-    from genesis.torch.inductor.device import CacheKey, DeviceOperations, GenesisInterface
+    from genesis.torch.inductor.device import (
+        CacheKey,
+        DeviceOperations,
+        GenesisInterface,
+        GenesisWrapper,
+    )
     from genesis.torch.inductor.scheduling import GenesisScheduling
 
     register_interface_for_device("genesis", GenesisInterface)
     register_device_op_overrides("genesis", DeviceOperations())
     register_backend_for_device(
-        "genesis", GenesisScheduling, PythonWrapperCodegen, device_custom_pass=CacheKey()
+        "genesis", GenesisScheduling, GenesisWrapper, device_custom_pass=CacheKey()
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._dynamo.device_interface import DeviceInterface
 from torch._inductor.codegen.common import DeviceOpOverrides
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from genesis.content_store import generation
@@ -85,6 +86,30 @@ class DeviceOperations(DeviceOpOverrides):
     def device_guard(self, device_idx: int) -> str:
         """Choose a device inside a ``with`` block."""
         return f"torch.genesis.device({device_idx})"
+
+
+class GenesisWrapper(PythonWrapperCodegen):
+    """Python around the kernels."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, *rest: Any
+    ) -> PythonWrapperCodegen:
+        """The code of a graph, or of a graph inside of it."""
+        if is_subgraph:
+            return PythonWrapperCodegen.create(is_subgraph, subgraph_name, parent_wrapper, *rest)
+        return GenesisWrapper()
+
+    def write_assert_size_stride(self, name: str, size: str, stride: str, op_name: Any) -> None:
+        """Let what an operator of the device gave lie as Inductor has been told that it does.
+
+        Strides are what PyTorch's kernels on CPUs give; Inductor asks kernels that compute nothing.
+        """
+        if op_name == "input":
+            super().write_assert_size_stride(name, size, stride, op_name)
+            return
+        self.add_import_once("from genesis.torch.inductor.kernel import laid_out")
+        self.writeline(f"{name} = laid_out({name}, {size}, {stride})")
 
 
 class CacheKey(CustomGraphModulePass):

@@ -399,3 +399,13 @@ def _contents(tensor: torch.Tensor, device: str) -> NDArray:
         return storage_contents.read(tensor)
     count = span(layout.sizes, layout.strides, 0)
     return storage_contents.read(tensor.as_strided((count,), (1,), layout.offset))
+
+
+def laid_out(tensor: torch.Tensor, sizes: Sizes, strides: Sizes) -> torch.Tensor:
+    """A tensor with these strides, or one of the same contents that has them."""
+    if tensor.shape != sizes:
+        raise RuntimeError(f"an operator gave {tuple(tensor.shape)} where {sizes} was expected")
+    pairs = zip(sizes, tensor.stride(), strides, strict=True)
+    if all(n == 1 or had == wanted for n, had, wanted in pairs):
+        return tensor
+    return tensor.new_empty_strided(sizes, strides).copy_(tensor)
