@@ -1,7 +1,7 @@
 """Models on ``torch.device("genesis")`` and compiled, against eager PyTorch on the CPU.
 
-"compiled" is ``torch.compile(backend="genesis")`` of the model on the CPU, "inductor" what PyTorch's
-default backend makes of it on the device.
+"compiled" is ``torch.compile(backend="genesis")`` of the model on the CPU, "inductor" what
+PyTorch's default backend makes of it on the device.
 
 ``python -m benchmarks.torch_device [NAME ..]`` runs inference and training steps of each model. The
 contenders take turns in one process, one thread each, and a figure is the median of the processor

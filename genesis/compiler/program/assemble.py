@@ -80,8 +80,8 @@ def assemble(
     numbers += [e for call in calls for e in call.extents]
     extents = tuple(dict.fromkeys(numbers))
     symbols = {s.name for b in built for s in b.kernel.symbols}
-    # Kernels may know more than the graph: that two sizes have a constant product, say. What lies in
-    # memory has the sizes that the graph gives it, results those they were asked for with.
+    # Kernels may know more than the graph: that two sizes have a constant product, say. What lies
+    # in memory has the sizes that the graph gives it, results those they were asked for with.
     numbers += [extent for node in (*order, *asked) for extent in node.shape]
     symbols |= {s.name for e in numbers if isinstance(e, Size) for s in e.symbols}
 
