@@ -1,5 +1,8 @@
 """Models on ``torch.device("genesis")`` and compiled, against eager PyTorch on the CPU.
 
+"compiled" is ``torch.compile(backend="genesis")`` of the model on the CPU, "inductor" what
+PyTorch's default backend makes of it on the device.
+
 ``python -m benchmarks.torch_device [NAME ..]`` runs inference and training steps of each model. The
 contenders take turns in one process, one thread each, and a figure is the median of the processor
 time of a step: others on the machine disturb it least. torchvision's models are measured where it
@@ -32,7 +35,7 @@ import genesis
 import genesis.torch
 
 RESULTS = Path(__file__).parent / "results" / "torch_device.md"
-CONTENDERS = ("eager", "device", "compiled")
+CONTENDERS = ("eager", "device", "compiled", "inductor")
 KINDS = ("inference", "training")
 WARM_UP = 4  # the second call of an operator records it, the third of a step runs as all others do
 #: Models of torchvision, each once at its smallest.
@@ -147,10 +150,11 @@ def step_of(
     model: nn.Module, kind: str, contender: str, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> Callable[[], float]:
     """One step of a contender: inference gives a sum of the scores, training the loss."""
-    place = "genesis" if contender == "device" else "cpu"
+    place = "genesis" if contender in ("device", "inductor") else "cpu"
     model = copy.deepcopy(model).to(place).train(kind == "training")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    run = torch.compile(model, backend="genesis") if contender == "compiled" else model
+    backends = {"compiled": "genesis", "inductor": "inductor"}
+    run = torch.compile(model, backend=backends[contender]) if contender in backends else model
     x, y = batch
 
     def infer() -> float:

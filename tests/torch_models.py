@@ -197,9 +197,12 @@ def run(model: torch.nn.Module, call: Any, inputs: dict[str, torch.Tensor]) -> t
     return loss.detach(), grads
 
 
-def compare(case: Case, device: str | None = None) -> str:
+def compare(case: Case, device: str | None = None, inductor: bool = False) -> str:
     """What differs between Genesis and eager; empty if nothing does."""
-    import genesis.torch  # noqa: F401
+    import genesis.torch
+
+    if inductor:
+        import genesis.torch.inductor  # noqa: F401
 
     model, inputs = build(case)
     want, want_grads = run(model, model, inputs)
@@ -208,7 +211,9 @@ def compare(case: Case, device: str | None = None) -> str:
         got, got_grads = run(model, torch.compile(model, backend="genesis"), inputs)
     else:
         model = model.to(device)
-        got, got_grads = run(model, model, {k: v.to(device) for k, v in inputs.items()})
+        torch._dynamo.reset()
+        call = torch.compile(model) if inductor else model
+        got, got_grads = run(model, call, {k: v.to(device) for k, v in inputs.items()})
     try:
         torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
         assert got_grads.keys() == want_grads.keys(), "other parameters have gradients"
@@ -257,6 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--device", action="store_true")
+    parser.add_argument("--inductor", action="store_true", help="which compiles for the device")
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--part", default="0/1", help="the first of three parts is 0/3")
@@ -274,7 +280,8 @@ def main() -> None:
                 if options.cuda:
                     wrong = compare_on_cuda(case, getattr(torch, options.dtype))
                 else:
-                    wrong = compare(case, "genesis" if options.device else None)
+                    device = "genesis" if options.device or options.inductor else None
+                    wrong = compare(case, device, options.inductor)
             except Exception as error:
                 wrong = f"{type(error).__name__}: {str(error)[:300]}"
         left = {str(w.message) for w in seen if "computed by PyTorch" in str(w.message)}

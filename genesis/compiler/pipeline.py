@@ -77,7 +77,9 @@ def compile_program(
     def program(sequence: Sequence[int]) -> Program:
         chosen = [b for k in sequence for b in by_step[k]]
         order = [steps[k] for k in sequence]
-        made = assemble(simple, buffers, order, chosen, in_place, reuses, backend, origins, stages)
+        made = assemble(
+            roots, simple, buffers, order, chosen, in_place, reuses, backend, origins, stages
+        )
         with span("verify program"):
             verify_flights(made)
             return replace(made, accesses=verify_program(made, order, simple, slots))

@@ -11,9 +11,11 @@ import pytest
 import genesis
 from genesis import ndarray as nd
 from genesis import nn, optim
-from genesis.ir.dtype import float32, int8
-from genesis.ndarray.core import symbolic_sizes
-from genesis.ndarray.core.realisation import forget_programs
+from genesis.ir.dtype import float32, int8, uint8
+from genesis.ir.size import Size
+from genesis.ndarray.core import primitive, symbolic_sizes
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.realisation import backend_of, forget_programs, realize_values
 
 
 @pytest.fixture(autouse=True)
@@ -277,3 +279,18 @@ def test_bits_do_not_depend_on_what_came_before_where_that_is_asked_for(wrap: An
     finally:
         genesis.use_deterministic_algorithms(False)
     assert not genesis.are_deterministic_algorithms_enabled()
+
+
+def test_results_have_symbolic_sizes_that_no_kernel_knows() -> None:
+    """A reshape and its inverse cancel, and what is left is all numbers but for the result."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=n).astype(np.float32) for n in ((1024, 256), (256, 256)))
+    a, b = (Size.symbol(f"size{k}", 2, 4096) for k in range(2))
+    for first, second in ((32, 128), (64, 64)):
+        there = primitive.reshape(nd.array(x).value, (64, a, b))
+        back = wrap(primitive.reshape(there, (1024, 256)))
+        result = primitive.reshape((back @ nd.array(w) + 1).value, (64, b, a))
+        realize_values([result], {"size0": first, "size1": second})
+        assert result.memory is not None
+        got = np.frombuffer(backend_of("cpu").download(result.memory, uint8, (x.nbytes,)), "f4")
+        np.testing.assert_allclose(got, (x @ w + 1).reshape(-1), rtol=1e-4, atol=1e-3)

@@ -56,6 +56,7 @@ SMALL = 1 << 16
 
 
 def assemble(
+    asked: Sequence[Node],
     roots: Sequence[Node],
     buffers: int,
     steps: Steps,
@@ -68,6 +69,8 @@ def assemble(
 ) -> Program:
     """The program that runs `steps`, whose kernels were `built` in order, to compute `roots`.
 
+    They are what the stages made of those that were `asked` for.
+
     `in_place` gives the input slot that an update writes into, `reuses` the one a root takes over.
     """
     order = topological(roots)
@@ -77,7 +80,10 @@ def assemble(
     numbers += [e for call in calls for e in call.extents]
     extents = tuple(dict.fromkeys(numbers))
     symbols = {s.name for b in built for s in b.kernel.symbols}
-    symbols |= {s.name for e in extents if isinstance(e, Size) for s in e.symbols}
+    # Kernels may know more than the graph: that two sizes have a constant product, say. What lies
+    # in memory has the sizes that the graph gives it, results those they were asked for with.
+    numbers += [extent for node in (*order, *asked) for extent in node.shape]
+    symbols |= {s.name for e in numbers if isinstance(e, Size) for s in e.symbols}
 
     assembly = _Assembly(buffers, built)
     assembly.name("scalar", [slot for slot, _ in scalars])

@@ -171,7 +171,8 @@ def _program(
     moved = [slot for slots in _moved(records) for slot in slots]
     if sorted(moved) != list(frame.pointers):
         raise Malformed("not every pointer is moved by one loop")
-    unknown = {s.name for e in extents if isinstance(e, Size) for s in e.symbols} - set(symbols)
+    sizes = [*extents, *(_size(nbytes) for nbytes, _, _ in temporaries)]
+    unknown = {s.name for e in sizes if isinstance(e, Size) for s in e.symbols} - set(symbols)
     if unknown:
         raise Malformed(f"sizes that nobody gives: {unknown}")
     count = sum(1 for _ in base.steps(records))

@@ -39,6 +39,14 @@ class Genesis(ModuleType):
     #: ``torch.utils.checkpoint`` keeps the states of generators only if this says so.
     _initialized = True
 
+    @property
+    def Scheduling(self) -> None:  # noqa: N802 - the name by which Inductor looks for it
+        """Nothing: where Inductor asks for it, it is told of the device by its own functions."""
+        from genesis.torch import inductor_release
+
+        if inductor_release.is_supported():
+            import genesis.torch.inductor  # noqa: F401
+
     # ---- devices
 
     def is_available(self) -> bool:

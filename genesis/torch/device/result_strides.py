@@ -28,6 +28,12 @@ _SUGGESTED = frozenset(
     )
 )  # fmt: skip
 
+#: Results that lie by columns, and "meta" says something else, or nothing.
+_BY_COLUMNS = {
+    "nonzero": (0,), "linalg_lstsq": (0,), "cholesky": (0,), "triangular_solve": (0, 1),
+    "geqrf": (0,), "_linalg_svd": (0, 2), "linalg_eig": (1,),
+}  # fmt: skip
+
 Strides = Callable[[Sequence[Any], dict[str, Any], Sequence[NDArray]], Sequence[Sizes | None]]
 
 
@@ -40,10 +46,11 @@ def result_strides(op: Any) -> Strides:
         return elementwise
     if name in _SUGGESTED:
         return _suggested
-    if name in ("nonzero", "linalg_lstsq"):  # the first result; PyTorch does not tell
+    if name in _BY_COLUMNS:
         return lambda args, kwargs, results: [
-            _column_major(results[0].shape), *[None] * (len(results) - 1)
-        ]  # fmt: skip
+            _column_major(x.shape) if k in _BY_COLUMNS[name] else None
+            for k, x in enumerate(results)
+        ]
     asked = _Asked(op)
     matrices = "linalg" in name or name in ("cholesky_inverse", "cholesky_solve", "lu_unpack")
     transform = name.startswith("_fft_")
