@@ -362,7 +362,10 @@ def _module(**names: Any) -> types.ModuleType:
 
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raise where a program takes longer. Does nothing outside of the main thread."""
+    """Raise where a program computes for longer, or waits for much longer.
+
+    Does nothing outside of the main thread.
+    """
 
     def stop(*_: object) -> None:
         raise Hangs
@@ -370,13 +373,16 @@ def limited(seconds: int) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = [signal.signal(s, stop) for s in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds * 20)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGPROF, before[0])
+        signal.signal(signal.SIGALRM, before[1])
 
 
 class Verdict(NamedTuple):

@@ -256,7 +256,13 @@ class Recording:
             places.setdefault(s, arguments.get(s, ref(s)))
 
         own = lambda x: _is_array(x) and (id(x) in given or not journal.is_outer(x))  # noqa: E731
-        self.template = Template(leaf, own, journal.is_outer, sources)
+
+        def is_outer(x: Any) -> bool:
+            # Tuples that are older than the recording may hold sizes of what stands for arguments.
+            whole = type(x) is not tuple and type(x) is not frozenset
+            return journal.is_outer(x) and (whole or sources.has_found(x))
+
+        self.template = Template(leaf, own, is_outer, sources)
         self.result = self.template.add(result)
         self.actions = [self._action(effect, given, sources) for effect in journal.effects]
         with self._assumed:
