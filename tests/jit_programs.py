@@ -18,6 +18,7 @@ import jit_classes
 import jit_containers
 import jit_gradients
 import jit_objects
+import jit_places
 import jit_reads
 import jit_results
 import jit_training
@@ -35,6 +36,7 @@ PARTS = (
     jit_writes,
     jit_results,
     jit_objects,
+    jit_places,
     jit_classes,
 )
 

@@ -71,7 +71,10 @@ _INPLACE = {"+=": operator.iadd, "|=": operator.ior, "&=": operator.iand, "-=": 
             "^=": operator.ixor, "*=": operator.imul}  # fmt: skip
 
 #: Methods that fill a container from what they are given.
-_FILLS = frozenset(("extend", "extendleft", "update", "__iadd__", "__ior__"))
+_FILLS = frozenset((
+    "extend", "extendleft", "update", "difference_update", "intersection_update",
+    "symmetric_difference_update", "__iadd__", "__ior__", "__iand__", "__isub__", "__ixor__",
+))  # fmt: skip
 #: What can be filled from again.
 _REPEATABLE = (*CONTAINERS, *objects.VIEWS, tuple, frozenset, str, bytes, range, np.ndarray)
 
@@ -462,12 +465,12 @@ class Watch:
             function = objects.delete_item if value is MISSING else operator.setitem
             self.journal.set_item(x.__dict__, name, value, function)
             return
-        if isinstance(x, type) and isinstance(lookup(kind, "__setattr__"), FunctionType):
+        setter = lookup(kind, "__delattr__" if value is MISSING else "__setattr__")
+        if isinstance(x, type) and isinstance(setter, FunctionType):
             return  # its instructions are seen
         if isinstance(x, type | ModuleType):
             self.write_attribute(x, name, value)
             return
-        setter = lookup(kind, "__delattr__" if value is MISSING else "__setattr__")
         if isinstance(setter, FunctionType) and setter.__code__ not in objects.atomics:
             return  # its instructions are seen
         found = lookup(kind, name)
@@ -517,14 +520,24 @@ class Watch:
 
     def _field(self, x: Any, name: Any) -> None:
         """An attribute is read by the dictionary of all."""
-        if self.journal.has_written(x, name):
+        apart = objects.is_data(lookup(type(x), name))  # a slot, or a property
+        owner, kind = (vars(x), "item") if apart else (x, "attribute")
+        if self.journal.has_written(owner, name, kind):
             return
         value = vars(x).get(name, MISSING)
-        if value is MISSING or objects.is_data(lookup(type(x), name)):
+        if value is MISSING or apart:
             self.journal.read(x, "own", name, value)
         else:
             self.journal.read(x, "attribute", name, value)
         self.loaded(value)
+
+    def _write_field(self, x: Any, name: Any, value: Any) -> None:
+        """An attribute is written by the dictionary of all, or deleted."""
+        if objects.is_data(lookup(type(x), name)):
+            function = objects.delete_item if value is MISSING else operator.setitem
+            self.journal.set_item(vars(x), name, value, function)
+        else:
+            self.write_attribute(x, name, value, plainly=True)
 
     def _fields(self, frame: FrameType, x: Any) -> None:
         """All attributes are read by their dictionary."""
@@ -542,27 +555,26 @@ class Watch:
         if name in ("pop", "setdefault", "get", "__getitem__", "__contains__") and args:
             self._field(x, args[0])
             if name == "pop" and args[0] in held:
-                self.write_attribute(x, args[0], MISSING, plainly=True)
+                self._write_field(x, args[0], MISSING)
             elif name == "setdefault" and args[0] not in held:
-                value = args[1] if len(args) > 1 else None
-                self.write_attribute(x, args[0], value, plainly=True)
+                self._write_field(x, args[0], args[1] if len(args) > 1 else None)
         elif name == "__setitem__":
-            self.write_attribute(x, *args, plainly=True)
+            self._write_field(x, args[0], args[1])
         elif name == "__delitem__":
             self._field(x, args[0])
-            self.write_attribute(x, args[0], MISSING, plainly=True)
+            self._write_field(x, args[0], MISSING)
         elif name in ("update", "__ior__"):
             count = len(args) - len(names)
             given = args[0] if count else {}
             if not isinstance(given, dict | list | tuple):
                 self.refuse_outer(frame, x, "gives an object attributes from an iterator")
-            for key, value in {**dict(given), **dict(zip(names, args[count:], strict=True))}.items():
-                self.write_attribute(x, key, value, plainly=True)
+            for key, value in (dict(given) | dict(zip(names, args[count:], strict=True))).items():
+                self._write_field(x, key, value)
         else:
             self._fields(frame, x)
             gone = {"clear": list(held), "popitem": list(held)[-1:]}.get(name, ())
             for key in gone:
-                self.write_attribute(x, key, MISSING, plainly=True)
+                self._write_field(x, key, MISSING)
 
     # ---- items
     def _load_item(self, frame: FrameType, _: Any) -> None:
@@ -615,6 +627,9 @@ class Watch:
                 self.journal.set_item(x, name, value, function)
                 return
             self.journal.read(x, "length", None, len(x))
+            if isinstance(name, slice) and not isinstance(value, (*_REPEATABLE, type(MISSING))):
+                self._fill(frame, x, became=True)
+                return
             args = (name,) if value is MISSING else (name, value)
             self.journal.change(x, operator.delitem if value is MISSING else operator.setitem, args)
         else:
@@ -771,7 +786,7 @@ class Watch:
         else:
             self._fill(frame, x)
 
-    def _fill(self, frame: FrameType, x: Any) -> None:
+    def _fill(self, frame: FrameType, x: Any, became: bool = False) -> None:
         """A container is filled by what can be asked only once, or by code that is seen."""
         begun, at = frame.f_lasti, self.journal.at
 
@@ -781,8 +796,9 @@ class Watch:
                 now = now.f_back
             return now is not None and now.f_lasti == begun and self.journal.at != at
 
-        describe = _appended if isinstance(x, list) else objects.became
-        if describe is objects.became:
+        became = became or not isinstance(x, list)
+        describe = objects.became if became else _appended
+        if became:
             self.touch(frame, x)
         self.journal.change_somehow(x, describe, is_running)
 

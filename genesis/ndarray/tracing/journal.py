@@ -163,6 +163,8 @@ class Journal(Listener):
 
         Python may have made it only now.
         """
+        if value is owner:
+            return
         if not objects.is_opaque(type(owner)):
             self.owners[id(value)] = owner
         self._keep(value)
