@@ -12,12 +12,15 @@ everything as it was, for the call is then made without jit.
 from __future__ import annotations
 
 import argparse
+import bisect
 import collections
 import contextlib
 import functools
+import heapq
 import io
 import math
 import multiprocessing
+import operator
 import random
 import re
 import signal
@@ -224,6 +227,7 @@ class Run:
             Point=Point, vec=_vec, see=self.see, see_elsewhere=self.see_elsewhere, pull=self.pull,
             first=_first, try_=_try, module=_module, functools=functools,
             numbers=iter(range(1, 1000)), pseudo=random.Random(0),
+            heapq=heapq, bisect=bisect, operator=operator,
         )  # fmt: skip
         self.names: dict[str, Any] = dict(self.given)
 

@@ -1048,9 +1048,8 @@ class Watch:
             if inner is not None and not objects.is_plain_method(type(x), inner):
                 return  # it calls what the class has instead, which is seen
             method = getattr(objects.builtin_base(x), name)
-            if name == "pop" and isinstance(x, set):  # any of them
-                self.journal.change_somehow(x, _taken)
-                return
+            if name == "pop" and isinstance(x, set):
+                self.refuse_outer(frame, x, "takes any item of a set from outside")
             if name in _FILLS and not all(isinstance(a, _REPEATABLE) for a in args):
                 self._fill(frame, x)
                 return
@@ -1225,11 +1224,6 @@ def _with_names(method: Any, names: tuple[str, ...]) -> Any:
 def _appended(before: list[Any], now: list[Any]) -> tuple[Any, tuple[Any, ...]]:
     """What a list was given."""
     return list.extend, (now[len(before) :],)
-
-
-def _taken(before: set[Any], now: set[Any]) -> tuple[Any, tuple[Any, ...]]:
-    """What was taken out of a set."""
-    return set.difference_update, (before - now,)
 
 
 class Warned:
