@@ -438,6 +438,42 @@ def items_set_by_statements_in_the_order_given(jit: Jit) -> Any:
 
 
 @program(may_refuse=True)
+def objects_get_another_class_or_dictionary(jit: Jit) -> Any:
+    class One:
+        k = 1
+
+    class Two:
+        k = 2
+
+    it, other = One(), types.SimpleNamespace(k=3)
+
+    @jit
+    def f(x: Any) -> Any:
+        it.__class__ = Two if type(it) is One else One
+        other.__dict__ = {"k": other.k + 1}
+        return x * it.k * other.k
+
+    return [attempt(f, vector(1)) for _ in range(4)]
+
+
+@program
+def the_type_of_an_object_changes_between_calls(jit: Jit) -> Any:
+    class One:
+        pass
+
+    class Two:
+        pass
+
+    it = One()
+    f = jit(lambda x: (type(it).__name__, x * 2 if type(it) is One else x * 3))
+    seen = []
+    for kind in (One, One, Two, One):
+        it.__class__ = kind
+        seen.append(attempt(f, vector(1)))
+    return seen
+
+
+@program(may_refuse=True)
 def any_item_of_a_set_taken(jit: Jit) -> Any:
     held = {1, 2, 3, 4, 5, 6}
 

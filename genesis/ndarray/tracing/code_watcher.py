@@ -491,9 +491,9 @@ class Watch:
         `plainly`: runs must not ask the class either; it has called `object` itself.
         """
         before = vars(x).get(name, MISSING) if isinstance(x, type) else attribute_of(x, name)
-        if name == "__dict__" and self.journal.is_outer(x):
-            what = "replaces all attributes of an object"
-            self.journal.refuse(CaptureError(f"genesis.jit: the function {what}; change them"))
+        if name in ("__dict__", "__class__") and self.journal.is_outer(x):
+            what = f"gives an object another {name}, and a recorded program could not do that again"
+            self.journal.refuse(CaptureError(f"genesis.jit: the function {what}"))
         if isinstance(x, type):
             self.journal.written_in_classes.add(name)
             self._looks.clear()
@@ -926,6 +926,9 @@ class Watch:
 
     def _made(self, frame: FrameType, kind: type, args: list[Any]) -> None:
         """An object is made: by Python code, that is seen, or by C code of this kind."""
+        if kind is type and len(args) == 1:
+            self.journal.read(args[0], "class", None, type(args[0]))
+            return
         if kind.__module__.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
         unseeded = objects.is_random(kind) and not args
