@@ -488,6 +488,22 @@ def any_item_of_a_set_taken(jit: Jit) -> Any:
 
 
 @program
+def an_argument_that_was_elsewhere_when_recorded(jit: Jit) -> Any:
+    state = {"now": vector(1, 2), "last": None}
+
+    @jit
+    def f(x: Any) -> None:
+        state["last"] = x
+        state["now"] = -state["now"] * 2
+
+    seen = []
+    for key in ("now", "last", "now", "now", "last"):
+        f(state[key])
+        seen.append(show(state))
+    return seen
+
+
+@program
 def a_class_whose_class_makes_objects(jit: Jit) -> Any:
     class Made(type):
         def __call__(cls, *args: Any) -> Any:

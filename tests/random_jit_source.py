@@ -129,7 +129,7 @@ WRITES: Forms = {
         "if {}: {}[0] = <T>", "if {}: <I {}[-1]>", "{}.extend(<t> * v for v in (1.0, <n>))",
     ],
     "set": [
-        "{}.add(5)", "{}.discard(2)", "{}.add(<K>)", "if {}: {}.pop()", "{}.update(v for v in (1, 7))",
+        "{}.add(5)", "{}.discard(2)", "{}.add(<K>)", "{}.update(v for v in (1, 7))",
     ],
     "module": [
         "{}.scale = <N>", "{}.plain = <T>", "{}.buf = <T>", "<I {}.buf>", "{}.train()", "{}.eval()",

@@ -797,10 +797,12 @@ class Watch:
             return now is not None and now.f_lasti == begun and self.journal.at != at
 
         became = became or not isinstance(x, list)
-        describe = objects.became if became else _appended
+        count = len(x)
         if became:
             self.touch(frame, x)
-        self.journal.change_somehow(x, describe, is_running)
+            self.journal.change_somehow(x, objects.became, is_running)
+        else:
+            self.journal.change_somehow(x, lambda x: (list.extend, (list.__getitem__(x, slice(count, None)),)), is_running)
 
     # ---- calls
     def _call(self, frame: FrameType, given: tuple[int, tuple[str, ...]]) -> None:
@@ -1051,7 +1053,7 @@ class Watch:
             if inner is not None and not objects.is_plain_method(type(x), inner):
                 return  # it calls what the class has instead, which is seen
             method = getattr(objects.builtin_base(x), name)
-            if name == "pop" and isinstance(x, set):
+            if name == "pop" and isinstance(x, set) and len(x) > 1:
                 self.refuse_outer(frame, x, "takes any item of a set from outside")
             if name in _FILLS and not all(isinstance(a, _REPEATABLE) for a in args):
                 self._fill(frame, x)
@@ -1222,11 +1224,6 @@ def _with_names(method: Any, names: tuple[str, ...]) -> Any:
         return method(x, *args[:count], **dict(zip(names, args[count:], strict=True)))
 
     return named
-
-
-def _appended(before: list[Any], now: list[Any]) -> tuple[Any, tuple[Any, ...]]:
-    """What a list was given."""
-    return list.extend, (now[len(before) :],)
 
 
 class Warned:

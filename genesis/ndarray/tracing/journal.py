@@ -33,6 +33,8 @@ from genesis.ndarray.tracing.python_objects import MISSING, contents, item, look
 
 #: Objects that change, and that the garbage collector takes no note of, or not always.
 _UNNOTED = (dict, bytearray, np.ndarray)
+#: So many questions whether an object is old are answered by looking at all the young ones.
+FEW = 16
 _IMMUTABLE = (bool, int, float, complex, str, bytes, type(None), range)
 
 Key = tuple[int, str, Any]
@@ -61,15 +63,15 @@ class Effect(NamedTuple):
     at: tuple[CodeType | None, int] = (None, 0)  # the instruction
 
 
-#: Gives the function and the arguments of an effect, from what its owner held before and now.
-Describe = Callable[[Any, Any], tuple[Callable[..., Any], tuple[Any, ...]]]
+#: Gives the function and the arguments of an effect, from its owner afterwards.
+Describe = Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 class Unsettled(NamedTuple):
     """An effect of which only what it leaves behind says what it was."""
 
     effect: Effect
-    before: Any  # what the container held
+    number: int  # among all effects, unless some were taken back
     describe: Describe
     is_running: Callable[[], bool]
 
@@ -117,6 +119,8 @@ class Journal(Listener):
         self._kept: dict[int, Any] = {}  # every owner, so that no `id` is used twice
         self._untracked: dict[int, list[Any]] = {}  # by the collector, and who they were got from
         self._young: set[int] | None = None
+        self._old: set[int] | None = None
+        self._questions = 0  # about objects, while the function runs
         #: What stands for arguments, which are from outside, and where in the arguments those are.
         self._known: dict[int, pytree.Path] = {}
         #: By the dictionary of its attributes, an object whose attributes were reached by that.
@@ -264,7 +268,8 @@ class Journal(Listener):
         `is_running`: whether the change still goes on, in code that is seen.
         """
         self.change(owner, _unknown, ())
-        last = Unsettled(self.effects[-1], contents(owner), describe, is_running)
+        number = len(self.effects) - 1
+        last = Unsettled(self.effects[number], number, describe, is_running)
         self._unsettled[id(owner)] = last
 
     def _settle(self, owner: Any) -> None:
@@ -272,7 +277,7 @@ class Journal(Listener):
         last = self._unsettled.pop(id(owner), None)
         if last is None:
             return
-        effect, before, describe, is_running = last
+        effect, number, describe, is_running = last
         if is_running():
             self.refuse(
                 CaptureError(
@@ -280,9 +285,10 @@ class Journal(Listener):
                     "it; make a list of what that gives first"
                 )
             )
-        function, args = describe(before, contents(owner))
-        known = effect._replace(function=function, args=args)
-        self.effects = [known if e is effect else e for e in self.effects]
+        while number >= len(self.effects) or self.effects[number] is not effect:
+            number -= 1
+        function, args = describe(owner)
+        self.effects[number] = effect._replace(function=function, args=args)
 
     def set_item(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item of a container is about to be set, or with a value MISSING deleted."""
@@ -431,17 +437,26 @@ class Journal(Listener):
         """Whether an object was there before the function ran."""
         if id(x) in self._known:
             return True
-        young = self._young
-        if young is None:
-            young = _youngest()
         sources = self._untracked.get(id(x))
         if sources is None:
-            return gc.is_tracked(x) and id(x) not in young
+            return gc.is_tracked(x) and self._is_old(x)
         # The collector takes no note of some objects, and not of dictionaries before they hold
         # others: those are from outside that were found there.
         if not sources and isinstance(x, _UNNOTED):
             self._find_holders()
         return any(s is not x and self.is_outer(s) for s in sources)
+
+    def _is_old(self, x: Any) -> bool:
+        """Whether an object that the collector takes note of was there before."""
+        if self._young is not None:
+            return id(x) not in self._young
+        self._questions += 1
+        if self._questions > FEW and not gc.get_freeze_count():
+            if self._old is None:
+                self._old = set(map(id, gc.get_objects(1) + gc.get_objects(2)))
+            if id(x) not in self._old:  # what was there and is gone may have left its number
+                return False
+        return id(x) not in _youngest()
 
     def _find_holders(self) -> None:
         """Look for who has the objects that were got from nowhere, by a C function for instance."""

@@ -7,10 +7,9 @@ which attributes come before others: the questions that decide what reading one 
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
-from functools import wraps
+from functools import cache, wraps
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -153,11 +152,17 @@ def is_of_library(kind: type) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:  # built in
         return getattr(module, kind.__name__, None) is kind
-    return str(file).startswith(_PLACES)
+    return str(file).startswith(_places())
 
 
 _HEAP_TYPE = 1 << 9  # of the flags of a class: it was not compiled into something
-_PLACES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+@cache
+def _places() -> tuple[str, ...]:
+    import sysconfig  # importing Genesis asks where nothing is
+
+    return tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
 def is_data(x: Any) -> bool:
@@ -273,9 +278,9 @@ def restore(x: Any, before: Any) -> None:
         (kind.extend if isinstance(x, deque) else kind.update)(x, before)
 
 
-def became(before: Any, now: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
+def became(x: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
     """The change that makes a container hold what it holds now."""
-    return restore, (now,)
+    return restore, (contents(x),)
 
 
 def item(x: Any, name: Any) -> Any:

@@ -149,6 +149,9 @@ class Recording:
         journal.introduce(parts)
         for x in pytree.flatten(tree)[0]:
             journal.found(x, function)
+        for path in call.pinned:  # those are themselves, wherever else they are found
+            whole = pytree.paths(pytree.follow(call.tree, path), _LEAVES)
+            journal.asked.update(id(x) for x, _ in whole)
         self._given = {id(x): path for x, path in parts}
         with aging():
             try:
