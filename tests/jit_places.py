@@ -272,6 +272,12 @@ def tuples_from_outside_returned(jit: Jit) -> Any:
     one, named = (vector(1), 2), Pair(vector(2))
     f = jit(lambda x: (one, named, (one, x)))
     a, b = f(vector(1)), f(vector(2))
+    held = {"p": Pair(vector(1)), "t": (vector(2), 1)}
+    give = jit(lambda: (held["p"], held["t"], [held["p"]]))
+    for _ in range(3):
+        p, t, again = give()
+        assert p is held["p"] and t is held["t"] and again[0] is p
+        held["p"], held["t"] = p._replace(n=p.n), (*t,)  # equal, but others
     return [r[0] is one and r[1] is named and r[2][0] is one for r in (a, b)], show(a), show(b)
 
 

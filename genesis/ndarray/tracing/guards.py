@@ -413,7 +413,7 @@ class Sources:
         for r in reads:
             if r.kind not in _LEADING and r.kind != "content":
                 continue
-            if type(r.value) is tuple:
+            if isinstance(r.value, tuple):
                 self._found[id(r.value)] = r, ()
             for way, x in parts(r.value, r.kind == "content"):
                 if isinstance(x, CONTAINERS) and None not in way:

@@ -262,8 +262,8 @@ class Recording:
 
         def is_outer(x: Any) -> bool:
             # Tuples that are older than the recording may hold sizes of what stands for arguments.
-            whole = type(x) is not tuple and type(x) is not frozenset
-            return journal.is_outer(x) and (whole or sources.has_found(x))
+            parts = type(x) is tuple or type(x) is frozenset or hasattr(type(x), "_fields")
+            return journal.is_outer(x) and (not parts or sources.has_found(x))
 
         self.template = Template(leaf, own, is_outer, sources)
         self.result = self.template.add(result)
