@@ -111,8 +111,9 @@ def _layer() -> Any:
 
 OWNERS: dict[str, Callable[[], Any]] = {
     "plain": Plain, "stores": Stores, "looks": Looks, "counts": Counts, "falls": Falls,
-    "slotted": Slotted, "items": Items, "namespace": lambda: types.SimpleNamespace(a=1, t=vector(1)),
-    "class": _class, "class of a class": lambda: _class(Meta), "module": _module, "layer": _layer,
+    "slotted": Slotted, "items": Items, "class": _class,
+    "namespace": lambda: types.SimpleNamespace(a=1, t=vector(1)),
+    "class of a class": lambda: _class(Meta), "module": _module, "layer": _layer,
 }  # fmt: skip
 
 
@@ -370,7 +371,7 @@ def _packed(s: Any, x: Any) -> None:
 
 def _filled(s: Any, x: Any) -> None:
     s.extend(x * k for k in range(3))
-    s += map(lambda n: n * 2, [x, 1])
+    s += map(operator.neg, [x, 1])
     s.append(len(s))
     s[1:2] = (x + k for k in range(2))
 
@@ -402,7 +403,7 @@ AFTERWARDS: dict[str, tuple[Callable[[], Any], Do]] = {
     "operators": (lambda: {"o": [1]}, _operated),
     "packed bytes": (lambda: bytearray(b"abc"), _packed),
     "list filled": (lambda: [vector(1)], _filled),
-    "filled with effects": (lambda: {"n": 0, "l": [], "d": collections.deque([], 5)},
+    "filled with effects": (lambda: {"n": 0, "l": [], "d": collections.deque(maxlen=5)},
                             _filled_with_effects),
     "updated from iterators": (lambda: {"d": {}, "s": {9}}, _updated_from_iterators),
     "items in the order given": (dict, lambda s, x: s.update(a=1) or s.update(b=x, a=2)),

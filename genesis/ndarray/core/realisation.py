@@ -44,9 +44,9 @@ from genesis.ndarray.core.storage import State, pending_states
 from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, lock, thread
 
 if TYPE_CHECKING:
-    from genesis.ndarray.core.symbolic_sizes import GeneralForm, Use
     from genesis.backends.base import Backend, Memory
     from genesis.compiler import Options, Program
+    from genesis.ndarray.core.symbolic_sizes import GeneralForm, Use
 
 
 class Statistics(NamedTuple):

@@ -457,9 +457,7 @@ class Watch:
         if id(x) in self.static:
             return
         kind = type(x)
-        if isinstance(x, ModuleType) and not isinstance(
-            lookup(kind, "__setattr__"), FunctionType
-        ):
+        if isinstance(x, ModuleType) and not isinstance(lookup(kind, "__setattr__"), FunctionType):
             if value is MISSING:
                 self._module_attribute(x, name)
             function = objects.delete_item if value is MISSING else operator.setitem
@@ -802,7 +800,9 @@ class Watch:
             self.touch(frame, x)
             self.journal.change_somehow(x, objects.became, is_running)
         else:
-            self.journal.change_somehow(x, lambda x: (list.extend, (list.__getitem__(x, slice(count, None)),)), is_running)
+            self.journal.change_somehow(
+                x, lambda x: (list.extend, (list.__getitem__(x, slice(count, None)),)), is_running
+            )
 
     # ---- calls
     def _call(self, frame: FrameType, given: tuple[int, tuple[str, ...]]) -> None:

@@ -378,8 +378,8 @@ class Journal(Listener):
 
     def close(self) -> None:
         """Find out which objects are the function's own, and forget about those."""
-        for last in list(self._unsettled.values()):
-            self._settle(last.effect.owner)
+        for unsettled in list(self._unsettled.values()):
+            self._settle(unsettled.effect.owner)
         self._young = _youngest()
         self._find_holders()
         # What a dictionary made for a missing key may have been filled since.

@@ -27,7 +27,6 @@ from genesis.compiler.schedule.scatter_parts import updated
 from genesis.compiler.schedule.steps.loop_transforms import unroll_single
 from genesis.ir.pattern import Prefix
 
-
 RULES: Rules = (
     Rule("nothing runs", matchers.provided(matchers.nothing_runs), matchers.as_it_is, steps=()),
     recognise,
