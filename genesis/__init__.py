@@ -10,7 +10,7 @@ tensor([2., 4., 6.])
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from genesis import autograd, cuda, functional, hip, memory, ndarray
+from genesis import autograd, functional, ndarray
 from genesis.tensor import (
     creation as _creation,
     memory_formats as _formats,
@@ -20,10 +20,9 @@ from genesis.autograd import (
     enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad,
     set_grad_enabled,
 )  # fmt: skip
-from genesis.autograd import jit_gradients  # noqa: F401 - has `jit` look after gradients
+from genesis.autograd import tensors_in_jit  # noqa: F401 - has `jit` look after gradients
 from genesis.autograd import composite_cache as _composite_cache  # noqa: F401 - copies layers' graphs
 from genesis.autograd import backward_cache as _backward_cache  # noqa: F401 - copies those of gradients
-from genesis.autograd.scan import scan
 from genesis.functional import *
 from genesis.ir.dtype import (
     DType, bfloat16, bool_, complex64, complex128, float8_e4m3fn, float8_e5m2, float16, float32,
@@ -39,23 +38,26 @@ from genesis.precision import get_float32_matmul_precision, set_float32_matmul_p
 from genesis.functional.argument_aliases import respell as _respell
 from genesis.tensor.creation import *
 from genesis.tensor.memory_formats import *
-from genesis.tensor.printing import set_printoptions
-from genesis.serialization import load, save
 from genesis.tensor.tensor import Tensor
-from genesis.type_info import broadcast_shapes, can_cast, finfo, iinfo, promote_types, result_type
 from genesis.tensor.window_functions import *
 
 if TYPE_CHECKING:
     from genesis import (
-        amp, compress, data, datasets, debug, distributions, func, masked, models, nn, optim,
-        signal, sparse, train, utils,
+        amp, compress, cuda, data, datasets, debug, distributions, func, hip, masked, memory,
+        models, nn, optim, signal, sparse, train, utils,
     )  # fmt: skip
     from genesis.amp.autocast import autocast
+    from genesis.autograd.scan import scan
     from genesis.func import vmap
     from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
     from genesis.profiling import profile
+    from genesis.serialization import load, save
+    from genesis.tensor.printing import set_printoptions
     from genesis.tensor.sparse import sparse_coo_tensor, sparse_csr_tensor
     from genesis.tuning import tune
+    from genesis.type_info import (
+        broadcast_shapes, can_cast, finfo, iinfo, promote_types, result_type,
+    )  # fmt: skip
 
 __version__ = "0.1.0"
 
@@ -80,16 +82,26 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
 _PACKAGES = (
-    "amp", "compress", "data", "datasets", "debug", "distributions", "func", "masked", "models",
-    "nn", "onnx", "optim", "signal", "sparse", "train", "utils",
+    "amp", "compress", "cuda", "data", "datasets", "debug", "distributions", "func", "hip",
+    "masked", "memory", "models", "nn", "onnx", "optim", "signal", "sparse", "train", "utils",
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
+    "broadcast_shapes": "genesis.type_info",
+    "can_cast": "genesis.type_info",
+    "finfo": "genesis.type_info",
     "from_jax": "genesis.jax",
     "from_torch": "genesis.torch",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",
+    "iinfo": "genesis.type_info",
+    "load": "genesis.serialization",
     "profile": "genesis.profiling",
+    "promote_types": "genesis.type_info",
+    "result_type": "genesis.type_info",
+    "save": "genesis.serialization",
+    "scan": "genesis.autograd.scan",
     "set_num_threads": "genesis.backends.cpu.runtime.runtime",
+    "set_printoptions": "genesis.tensor.printing",
     "sparse_coo_tensor": "genesis.tensor.sparse",
     "sparse_csr_tensor": "genesis.tensor.sparse",
     "tune": "genesis.tuning",

@@ -18,6 +18,7 @@ import jit_classes
 import jit_containers
 import jit_gradients
 import jit_objects
+import jit_places
 import jit_reads
 import jit_results
 import jit_training
@@ -35,6 +36,7 @@ PARTS = (
     jit_writes,
     jit_results,
     jit_objects,
+    jit_places,
     jit_classes,
 )
 
@@ -45,18 +47,21 @@ class Hangs(BaseException):
 
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raise where a program takes longer."""
+    """Raise where a program computes for longer, or waits for much longer."""
 
     def stop(*_: object) -> None:
         raise Hangs
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = [signal.signal(s, stop) for s in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds * 20)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGPROF, before[0])
+        signal.signal(signal.SIGALRM, before[1])
 
 
 def verdict(program: Program) -> tuple[str, str]:

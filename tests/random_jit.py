@@ -12,12 +12,15 @@ everything as it was, for the call is then made without jit.
 from __future__ import annotations
 
 import argparse
+import bisect
 import collections
 import contextlib
 import functools
+import heapq
 import io
 import math
 import multiprocessing
+import operator
 import random
 import re
 import signal
@@ -224,6 +227,7 @@ class Run:
             Point=Point, vec=_vec, see=self.see, see_elsewhere=self.see_elsewhere, pull=self.pull,
             first=_first, try_=_try, module=_module, functools=functools,
             numbers=iter(range(1, 1000)), pseudo=random.Random(0),
+            heapq=heapq, bisect=bisect, operator=operator,
         )  # fmt: skip
         self.names: dict[str, Any] = dict(self.given)
 
@@ -362,7 +366,10 @@ def _module(**names: Any) -> types.ModuleType:
 
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raise where a program takes longer. Does nothing outside of the main thread."""
+    """Raise where a program computes for longer, or waits for much longer.
+
+    Does nothing outside of the main thread.
+    """
 
     def stop(*_: object) -> None:
         raise Hangs
@@ -370,13 +377,16 @@ def limited(seconds: int) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = [signal.signal(s, stop) for s in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds * 20)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGPROF, before[0])
+        signal.signal(signal.SIGALRM, before[1])
 
 
 class Verdict(NamedTuple):

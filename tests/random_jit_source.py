@@ -36,13 +36,15 @@ DECLARED = {
     "modulefile": ("F", "module(RATE=<K>, W=<V>)"),
     "object": ("O", "Box(<K>, <V>)"),
     "module": ("M", "Net()"),
+    "pair": ("E", "Point(<V>, <K>)"),
 }
-WEIGHTS = (3, 3, 2, 2, 2, 1, 1, 1, 2, 1, 3, 2)
+WEIGHTS = (3, 3, 2, 2, 2, 1, 1, 1, 2, 1, 3, 2, 2)
 
 #: Numbers to be had from something of a kind.
 NUMBERS: Forms = {
     "number": ["{}", "{}"],
-    "object": ["{}.n", "{}.n", "{}.k", "{}.twice"],
+    "object": ["{}.n", "{}.n", "{}.k", "{}.twice", '{}.__dict__["n"]', "len(vars({}))"],
+    "pair": ["{}.n", "{}[1]"],
     "config": ["{}.rate", "{}.rate"],
     "module": ["{}.scale"],
     "modulefile": ["{}.RATE", "{}.RATE"],
@@ -62,7 +64,8 @@ COMBINED_NUMBERS = (
 TENSORS: Forms = {
     "tensor": ["{}", "{}", "{}"],
     "object": ["{}.t", "{}.t", "({}.h if {}.h is not None else {}.t)"],
-    "config": ["{}.t"],
+    "config": ["{}.t", 'vars({})["t"]'],
+    "pair": ["{}.a", "{}._replace(n=<n>).a"],
     "dict": ['{}["t"]', '{}["t"]'],
     "tensors": ["({}[0] if {} else vec(1, 1))", "({}[-1] if {} else vec(1, 1))"],
     "module": ["{}.w", "{}.buf", "{}.plain"],
@@ -89,7 +92,8 @@ CONDITIONS: Forms = {
     "set": ["1 in {}", "2 in {}"],
     "dict": ["len({}) % 2", '"z" in {}'],
     "object": ["{}.h is None", "{}.h is not None", "{}.h is <t>", 'hasattr({}, "late")'],
-    "config": ['{}.name == "a"'],
+    "config": ['{}.name == "a"', '"late" in {}.__dict__'],
+    "pair": ["{}.a is <t>", "{} is {}"],
     "tensor": ["{}.requires_grad"],
     "module": ["{}.training"],
 }
@@ -102,8 +106,11 @@ WRITES: Forms = {
         "{}.n = <N>", "{}.n += <N>", "{}.t = <T>", "{}.h = <T>", "{}.h = <t>", "{}.h = None",
         "<I {}.t>", "{}.items.append(<N>)", "{}.items.append(<T>)", "{}.t, {}.h = <t>, {}.t",
         "{}.late = <N>", "{}.late = <T>", 'if hasattr({}, "late"): del {}.late',
-        "{}.items = [<t>, <N>]",
+        "{}.items = [<t>, <N>]", '{}.__dict__["n"] = <N>', "vars({}).update(h=<T>, n=<n>)",
+        'vars({}).pop("late", None)', "{}.__dict__.setdefault('late', <t>)",
+        "setattr({}, 't', <T>)", "Box.k = <N>",
     ],
+    "pair": ["{} = Point(<T>, <N>)", "{} = {}._replace(n=<N>)", "<I {}.a>"],
     "dict": [
         '{}["n"] = <N>', '{}["n"] += <N>', '{}["t"] = <T>', '{}["z"] = <N>', '{}.pop("z", None)',
         '{}.setdefault("z", <N>)', "{}.update(n=<N>, t=<T>)", '<I {}["t"]>',
@@ -112,17 +119,25 @@ WRITES: Forms = {
     "list": [
         "{}.append(<N>)", "if {}: {}.pop()", "if {}: {}[0] = <N>", "if {}: {}[-1] = <N>",
         "{}.reverse()", "{}.extend([1, 0.5])", "{}.clear()", "{}.sort()", "{}.insert(0, <N>)",
+        "{}.extend(v * 2 for v in (1.0, <n>))", "{}.extend(map(abs, [<n>]))",
+        "{}[1:] = (v for v in (0.5, <n>))", "heapq.heappush({}, <n>)", "heapq.heapify({})",
+        "bisect.insort({}, <n>)", "operator.iadd({}, [<n>])",
     ],
     "deque": ["{}.append(<N>)", "if {}: {}.popleft()", "{}.rotate(1)", "{}.extend([1, 0.5])"],
     "tensors": [
         "{}.append(<T>)", "{}.append(<t>)", "if {}: {}.pop()", "if {}: {}.pop(0)",
-        "if {}: {}[0] = <T>", "if {}: <I {}[-1]>",
+        "if {}: {}[0] = <T>", "if {}: <I {}[-1]>", "{}.extend(<t> * v for v in (1.0, <n>))",
     ],
-    "set": ["{}.add(5)", "{}.discard(2)", "{}.add(<K>)"],
+    "set": [
+        "{}.add(5)", "{}.discard(2)", "{}.add(<K>)", "{}.update(v for v in (1, 7))",
+    ],
     "module": [
         "{}.scale = <N>", "{}.plain = <T>", "{}.buf = <T>", "<I {}.buf>", "{}.train()", "{}.eval()",
     ],
-    "config": ["{}.rate = <N>", '{}.name = "b"', '{}.name = "a"', "{}.t = <T>"],
+    "config": [
+        "{}.rate = <N>", '{}.name = "b"', '{}.name = "a"', "{}.t = <T>", "vars({})['rate'] = <N>",
+        "{}.__dict__.update({'t': <T>}, late=<n>)",
+    ],
 }  # fmt: skip
 #: Changes that are made between calls only.
 OUTER_WRITES: Forms = {
@@ -190,6 +205,7 @@ WILD = (
 RESULTS = (
     "<T>", "<T>", "<T>", "<t>", "<T>, <N>", '{"a": <T>, "n": <N>}', "[<T>, <t>]", "Pair(<T>, <N>)",
     "Box(<N>, <T>)", "(<T>).sum()", "None", "Point(<T>, <N>)", "<N>", "genesis.rand(2) + <T>",
+    "(<t>, (<t>, <N>))",
 )  # fmt: skip
 
 FORWARDS = (
@@ -435,7 +451,7 @@ class Writer:
         lines = self.block(s, most)
         choices = [
             *results,
-            *(name for kind in ("object", "dict", "tensors") for name in s.of(kind)),
+            *(name for kind in ("object", "dict", "tensors", "pair") for name in s.of(kind)),
         ]
         form = self.random.choice(choices if len(results) > 1 else results)
         result = self.filled(s, form)
@@ -518,7 +534,8 @@ class Writer:
         """A jitted function."""
         s = Scope(self.module)
         name = self.new("step")
-        others = ("number", "number", "default", "tensor", "dict", "object", "list", "tensors")
+        others = ("number", "number", "default", "tensor", "dict", "object", "list", "tensors",
+                  "pair")  # fmt: skip
         kinds = ["tensor", *self.random.choices(others, k=self.random.randint(0, 2))]
         kinds.sort(key="default".__eq__)
         parameters = []

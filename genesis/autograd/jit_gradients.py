@@ -47,7 +47,6 @@ from genesis.ndarray.core.value import (
 from genesis.ndarray.tracing.guards import Guards, Sources
 from genesis.ndarray.tracing.journal import Read
 from genesis.ndarray.tracing.recorder import Recorder, interned
-from genesis.ndarray.tracing.tape_interface import Tapes
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -758,22 +757,8 @@ def _nowhere(tree: Any) -> None:
     return None
 
 
-def _unwrap(x: Tensor) -> tuple[NDArray, int | None]:
-    """A tensor as `jit` sees an argument: whether it needs gradients, and None if there is more."""
-    if x._gradient is not None or x.hooks or x.accumulated:
-        return x.array, None
-    if x._creator is None and (x._base is None or x.creator is None):
-        return x.array, 1 if x._wanted else 0
-    return x.array, 0 if x.creator is None else 2
-
-
-def _wrap(array: NDArray, rest: int) -> Tensor:
-    if rest == 2:
-        creator = Creator(Given, Context(), ())
-        creator.forms = [(array.shape, array.dtype, array.device)]
-        return Tensor.made(array, creator, 0)
-    return Tensor(array, rest == 1)
-
-
-pytree.register(Tensor, _unwrap, _wrap)
-Tapes.open = JitTape
+def given(array: NDArray) -> Tensor:
+    """A tensor that stands for an argument with a history."""
+    creator = Creator(Given, Context(), ())
+    creator.forms = [(array.shape, array.dtype, array.device)]
+    return Tensor.made(array, creator, 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from pathlib import Path
 
 from genesis.backends.base import Backend
 
@@ -32,6 +31,7 @@ def get(name: str) -> Backend:
 
         return CPUBackend()
     from importlib.metadata import entry_points
+    from pathlib import Path
 
     for point in entry_points(group="genesis.backends", name=name):
         made = point.load()

@@ -490,8 +490,7 @@ def is_contiguous(input: Any) -> bool:
     strides = strides_of(array)
     if strides is None or is_row_major(array.shape, strides):
         return strides is not None
-    # Axes of extent 1 are no obstacle: a recording holds for sizes that are, or are not.
-    return any(same(extent, 1) for extent in array.shape if isinstance(extent, Size))
+    return is_row_major(array.shape, strides, same)  # a recording notes for which sizes
 
 
 def strides_of(array: NDArray) -> tuple[Any, ...] | None:

@@ -134,8 +134,7 @@ def paths(
         if isinstance(tree, leaves):
             yield tree, path
         return
-    if not isinstance(tree, tuple):
-        yield tree, path
+    yield tree, path
     if isinstance(tree, dict):
         for key in tree:
             yield from paths(dict.__getitem__(tree, key), leaves, (*path, ("item", key)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import math
-import secrets
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -67,7 +67,7 @@ class Generator:
 
     def seed(self) -> int:
         """Start afresh from a seed that nobody knows, which it gives."""
-        self.manual_seed(secrets.randbits(63))
+        self.manual_seed(_any_seed())
         return self._seed
 
     def get_state(self) -> NDArray:
@@ -220,7 +220,7 @@ def initial_seed() -> int:
 
 def seed() -> int:
     """Start the default generators afresh from a seed that nobody knows, which it gives."""
-    chosen_seed = secrets.randbits(63)
+    chosen_seed = _any_seed()
     manual_seed(chosen_seed)
     return chosen_seed
 
@@ -367,3 +367,7 @@ def _request(name: str, shape: Dim | Sequence[Dim], dtype: Any) -> tuple[Shape, 
 
 def _sequence(shape: Dim | Sequence[Dim]) -> Sequence[Dim]:
     return tuple(shape) if isinstance(shape, Sequence) else (shape,)
+
+
+def _any_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little") >> 1

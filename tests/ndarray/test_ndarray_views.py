@@ -106,7 +106,7 @@ def test_write_errors() -> None:
         x = nd.arange(3)
         x += 0.5
     with pytest.raises(ValueError, match="cannot write through a view expanded to shape"):
-        nd.zeros((1, 3)).expand(2, 3)[0] = 1
+        nd.zeros((1, 3)).expand(2, 3)[:, 0] = 1
     with pytest.raises(ValueError, match=r"assignment: shape \(3,\) does not fit into \(1,\)"):
         nd.zeros(3)[:1] = nd.ones(3)
     with pytest.raises(ValueError, match=r"\*=: the result's shape \(2, 3\) is not \(3,\)"):

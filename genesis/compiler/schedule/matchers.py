@@ -39,6 +39,11 @@ def provided(holds: Callable[[Kernel], bool]) -> Callable[[Kernel, Chip], bool |
     return lambda kernel, chip: holds(kernel) or None
 
 
+def nothing_runs(kernel: Kernel) -> bool:
+    """Whether the grid has no points."""
+    return any(axis.extent == 0 for phase in kernel.phases for axis in phase.grid)
+
+
 def masked_stores(kernel: Kernel) -> bool:
     """Whether something is stored at some points of the grid only, which tiles are not made for.
 

@@ -7,7 +7,8 @@ kernel at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import eq
 from typing import Any
 
 from genesis.ir import ops
@@ -16,6 +17,10 @@ from genesis.ir.size import Dim
 
 Strides = tuple[Dim, ...]
 Shape = tuple[Dim, ...]
+
+#: Whether two sizes are the same number. Where they have symbols, ``eq`` tells whether they are
+#: known to be, and `genesis.ir.size.same` asks whoever decides, who takes note of it.
+Same = Callable[[Dim, Dim], bool]
 
 
 def row_major(shape: Sequence[Dim]) -> Strides:
@@ -32,13 +37,13 @@ def row_major(shape: Sequence[Dim]) -> Strides:
     return tuple(reversed(strides))
 
 
-def is_row_major(shape: Shape, strides: Strides) -> bool:
+def is_row_major(shape: Shape, strides: Strides, same: Same = eq) -> bool:
     """Whether elements are densely packed in order; strides of extents below 2 do not matter."""
     if 0 in shape:
         return True
     expected: Dim = 1
     for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if extent != 1 and stride != expected:
+        if not same(stride, expected) and not same(extent, 1):
             return False
         expected = expected * extent
     return True
@@ -61,7 +66,13 @@ def lowest(shape: Shape, strides: Strides, offset: Dim) -> int:
 
 
 def through(
-    op: Op, attr: Any, before: Shape, strides: Strides, offset: Dim, after: Shape
+    op: Op,
+    attr: Any,
+    before: Shape,
+    strides: Strides,
+    offset: Dim,
+    after: Shape,
+    same: Same = eq,
 ) -> tuple[Strides, Dim] | None:
     """The layout of ``op(x)`` in the memory of x, or None when no strides describe it."""
     if op is ops.PERMUTE:
@@ -74,24 +85,24 @@ def through(
             offset = offset + start * stride
         return tuple(stride * step for (_, step), stride in zip(attr, strides, strict=True)), offset
     if op is ops.RESHAPE:
-        reshaped = _reshape(before, strides, after)
+        reshaped = _reshape(before, strides, after, same)
         return None if reshaped is None else (reshaped, offset)
     return None
 
 
-def _reshape(before: Shape, strides: Strides, after: Shape) -> Strides | None:
+def _reshape(before: Shape, strides: Strides, after: Shape, same: Same) -> Strides | None:
     """Strides under which `after` reads the same elements in order.
 
     Old axes that lie densely in each other form one run; every run must split exactly into
     consecutive new axes.
     """
-    if is_row_major(before, strides):
+    if is_row_major(before, strides, same):
         return row_major(after)
     runs: list[tuple[Dim, Dim]] = []  # (elements, stride of the innermost)
     for extent, stride in zip(before, strides, strict=True):
-        if extent == 1:
+        if same(extent, 1):
             continue
-        if runs and runs[-1][1] == extent * stride:
+        if runs and same(runs[-1][1], extent * stride):
             runs[-1] = (runs[-1][0] * extent, stride)
         else:
             runs.append((extent, stride))
@@ -99,7 +110,7 @@ def _reshape(before: Shape, strides: Strides, after: Shape) -> Strides | None:
     axis = len(after)
     for elements, inner in reversed(runs):
         covered: Dim = 1
-        while covered != elements:
+        while not same(covered, elements):
             if axis == 0:
                 return None
             axis -= 1
@@ -107,7 +118,7 @@ def _reshape(before: Shape, strides: Strides, after: Shape) -> Strides | None:
             covered = covered * after[axis]
             if isinstance(covered, int) and isinstance(elements, int) and covered > elements:
                 return None
-    if any(extent != 1 for extent in after[:axis]):
+    if not all(same(extent, 1) for extent in after[:axis]):
         return None
     result += [1] * axis
     return tuple(reversed(result))

@@ -29,7 +29,6 @@ from genesis.ir.dtype import DType
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, evaluate, product
-from genesis.ndarray.core import symbolic_sizes
 from genesis.ndarray.core.graph_matcher import Matcher, is_matchable, matcher
 from genesis.ndarray.core.index_checks import checks_in, codes, require
 from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
@@ -42,12 +41,12 @@ from genesis.ndarray.core.pending_graph import (
 )
 from genesis.ndarray.core.source_lines import Places
 from genesis.ndarray.core.storage import State, pending_states
-from genesis.ndarray.core.symbolic_sizes import GeneralForm, Use
 from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, lock, thread
 
 if TYPE_CHECKING:
     from genesis.backends.base import Backend, Memory
     from genesis.compiler import Options, Program
+    from genesis.ndarray.core.symbolic_sizes import GeneralForm, Use
 
 
 class Statistics(NamedTuple):
@@ -615,6 +614,8 @@ def _entry(
     """
     use, now = None, options()()
     if now.symbolic_sizes and (roots, donated, device, now) not in _programs:
+        from genesis.ndarray.core import symbolic_sizes  # importing Genesis compiles nothing yet
+
         use, form = symbolic_sizes.general_form(roots, donated, device, where)
         if form is not None:
             try:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from os.path import dirname, realpath
 from types import CodeType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from genesis.ir.node import Node
 
-_folders: tuple[str, ...] = (str(Path(__file__).resolve().parents[2]) + "/",)
+_folders: tuple[str, ...] = (dirname(dirname(dirname(realpath(__file__)))) + "/",)
 
 
 class _Ours(dict[str, bool]):

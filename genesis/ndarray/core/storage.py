@@ -243,12 +243,33 @@ def write_through(x: Value, steps: Steps, new: Value) -> Value:
     """The storage value `x`, changed so that seen through `steps` it is `new`."""
     if not steps:
         return new
+    if any(step.op is ops.EXPAND for step in steps):
+        if 0 in steps[-1].shape:
+            return x  # nothing is written
+        steps = _without_repetition(x.shape, steps)
     seen = [x]
     for step in steps[:-1]:
         seen.append(step.apply(seen[-1]))
     for step, before in zip(reversed(steps), reversed(seen), strict=True):
         new = step.write(before, new)
     return new
+
+
+def _without_repetition(before: Shape, steps: Steps) -> Steps:
+    """The same steps, where one of the copies that an axis was repeated in is cut out again."""
+    result: list[ViewStep] = []
+    for step in steps:
+        repeated = result[-1] if result else step
+        if step.op is ops.SLICE and repeated.op is ops.EXPAND:
+            shape = result[-2].shape if len(result) > 1 else before
+            places = list(zip(step.attr, shape, repeated.shape, strict=True))
+            cut = tuple(place if old == now else (0, 1) for place, old, now in places)
+            alone = zip(step.shape, shape, repeated.shape, strict=True)
+            if all(n == 1 or old == now for n, old, now in alone):
+                result[-1] = step._replace(attr=cut)
+                continue
+        result.append(step)
+    return tuple(result)
 
 
 def strides_in(storage: Storage) -> Strides:
@@ -275,10 +296,17 @@ def may_alias(storage: Storage, steps: Steps, shape: Shape) -> bool:
     for step in (*steps, ViewStep(ops.RESHAPE, None, shape)):
         layout = layout_through(step, base, strides, offset)
         if layout is None:
-            # Axes of extent 1 are no obstacle: a recording holds for sizes that are, or are not.
-            return any(same(e, 1) for e in seen if isinstance(e, Size))
+            break
         (strides, offset), base = layout, step.shape
-    return True
+    else:
+        return True
+    if known:
+        return False
+    # Whether it can for the sizes that are recorded: that is noted, then.
+    if step.op is ops.RESHAPE:
+        return through(step.op, None, base, strides, offset, step.shape, same) is not None
+    long, wanted = ([e for e in s if not same(e, 1)] for s in (seen, shape))
+    return len(long) == len(wanted) and all(map(same, long, wanted))
 
 
 def given_sizes(steps: Steps) -> Callable[[Mapping[str, int]], Steps]:

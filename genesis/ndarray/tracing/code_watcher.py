@@ -17,19 +17,22 @@ Code of Genesis below layers and schedules is not watched: it reports what it re
 from __future__ import annotations
 
 import abc
+import bisect
 import builtins
 import gc
+import heapq
 import json
 import operator
+import struct
 import sys
 import threading
 import types
 import warnings
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, _count_elements, defaultdict, deque  # type: ignore[attr-defined]
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dis import get_instructions
-from functools import _lru_cache_wrapper, cache, partial
+from functools import _lru_cache_wrapper, cache, partial, reduce
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -66,6 +69,14 @@ _LOOKED_INTO = (*CONTAINERS, tuple)
 
 _INPLACE = {"+=": operator.iadd, "|=": operator.ior, "&=": operator.iand, "-=": operator.isub,
             "^=": operator.ixor, "*=": operator.imul}  # fmt: skip
+
+#: Methods that fill a container from what they are given.
+_FILLS = frozenset((
+    "extend", "extendleft", "update", "difference_update", "intersection_update",
+    "symmetric_difference_update", "__iadd__", "__ior__", "__iand__", "__isub__", "__ixor__",
+))  # fmt: skip
+#: What can be filled from again.
+_REPEATABLE = (*CONTAINERS, *objects.VIEWS, tuple, frozenset, str, bytes, range, np.ndarray)
 
 _REFUSED = frozenset((
     "open", "input", "exec", "eval", "compile", "breakpoint", "start_new_thread", "start_new",
@@ -324,11 +335,17 @@ class Watch:
                     break
         own = getattr(x, "__dict__", None)
         if own and name in own:
+            if self.journal.has_written(x, name):
+                return
             self.journal.belongs(own, x)
             self.journal.read(own, "item", name, own[name])
-        elif own is not None and lookup(type(x), name) is MISSING and self.journal.is_known(x):
-            raise_at = f"reads {name!r} of an argument, which only its arrays stand for"
-            self.journal.refuse(CaptureError(f"genesis.jit: the function {raise_at}"))
+        elif own is not None and lookup(type(x), name) is MISSING:
+            if self.journal.has_written(x, name):  # and deleted
+                return
+            if self.journal.is_known(x):
+                raise_at = f"reads {name!r} of an argument, which only its arrays stand for"
+                self.journal.refuse(CaptureError(f"genesis.jit: the function {raise_at}"))
+            self.journal.read(x, "own", name, MISSING)
 
     def _watched_attribute(self, x: Any, name: str) -> None:
         pass  # the instructions of its `__getattribute__` are seen
@@ -344,17 +361,23 @@ class Watch:
         if known is None:
             known = self._found[kind, name] = _find(kind, name)
         own = getattr(x, "__dict__", None)
+        if own is not None and name in own and journal.has_written(x, name):
+            return
+        if own is x and not known.is_data and (name in own or known.found is MISSING):
+            value = objects.item(x, name)  # its items are its attributes
+            journal.read(x, "item", name, value)
+            self.loaded(value)
+            return
         if known.is_data:
             if known.is_seen:
                 self._class_attribute(kind, name)
                 return
         elif own is not None and name not in own:
-            if known.found is not MISSING:
-                journal.read(x, "own", name, MISSING)
-                self._class_attribute(kind, name)
-                return
-            if known.is_asked:
-                journal.read(x, "own", name, MISSING)
+            if known.found is not MISSING or known.is_asked:
+                if not journal.has_written(x, name):  # and deleted
+                    journal.read(x, "own", name, MISSING)
+                if not known.is_asked:
+                    self._class_attribute(kind, name)
                 return
         elif own is None and known.found is not MISSING:
             self._class_attribute(kind, name)
@@ -385,11 +408,25 @@ class Watch:
             return
         if isinstance(lookup(type(kind), name), property):
             return
+        if name in self.journal.written_in_classes:
+            self._attribute_of_bases(kind, name)
+            return
         value = lookup(kind, name)
         self.journal.read(kind, "class attribute", name, value)
         if value is MISSING and type(kind) is not type:
             self._class_attribute(type(kind), name)
         self.loaded(value)
+
+    def _attribute_of_bases(self, kind: type, name: str) -> None:
+        """An attribute of a class is read that the function has given that, or one of its bases."""
+        for base in kind.__mro__:
+            value = base.__dict__.get(name, MISSING)
+            if not self.journal.has_written(base, name, "class attribute"):
+                if not objects.is_of_library(base):
+                    self.journal.read(base, "class own", name, value)
+                self.loaded(value)
+            if value is not MISSING:
+                return
 
     def related(self, kind: Any, asked: Any, x: Any = MISSING) -> None:
         """Whether a class, that of `x` maybe, is one of those asked for, or below."""
@@ -420,16 +457,28 @@ class Watch:
         if id(x) in self.static:
             return
         kind = type(x)
+        if isinstance(x, ModuleType) and not isinstance(lookup(kind, "__setattr__"), FunctionType):
+            if value is MISSING:
+                self._module_attribute(x, name)
+            function = objects.delete_item if value is MISSING else operator.setitem
+            self.journal.set_item(x.__dict__, name, value, function)
+            return
+        setter = lookup(kind, "__delattr__" if value is MISSING else "__setattr__")
+        if isinstance(x, type) and isinstance(setter, FunctionType):
+            return  # its instructions are seen
         if isinstance(x, type | ModuleType):
             self.write_attribute(x, name, value)
             return
-        setter = lookup(kind, "__delattr__" if value is MISSING else "__setattr__")
         if isinstance(setter, FunctionType) and setter.__code__ not in objects.atomics:
             return  # its instructions are seen
         found = lookup(kind, name)
         if isinstance(found, property) or (
             found is not MISSING and isinstance(lookup(type(found), "__set__"), FunctionType)
         ):
+            return
+        if getattr(x, "__dict__", None) is x:  # its items are its attributes
+            method = dict.__delitem__ if value is MISSING else dict.__setitem__
+            self._set_plainly(x, method.__name__, name, value)
             return
         if not objects.is_opaque(kind) or (hasattr(x, "__dict__") and found is MISSING):
             self.write_attribute(x, name, value)
@@ -440,7 +489,11 @@ class Watch:
         `plainly`: runs must not ask the class either; it has called `object` itself.
         """
         before = vars(x).get(name, MISSING) if isinstance(x, type) else attribute_of(x, name)
+        if name in ("__dict__", "__class__") and self.journal.is_outer(x):
+            what = f"gives an object another {name}, and a recorded program could not do that again"
+            self.journal.refuse(CaptureError(f"genesis.jit: the function {what}"))
         if isinstance(x, type):
+            self.journal.written_in_classes.add(name)
             self._looks.clear()
             self._found.clear()
             self.in_python.clear()
@@ -449,13 +502,77 @@ class Watch:
         put_back: Callable[..., None] = objects.put_back
         if plainly:
             function = put_back = objects.set_plainly
-        snapshot = getattr(x, "__genesis_snapshot__", None)
+        snapshot = None if plainly else getattr(x, "__genesis_snapshot__", None)
         undo = partial(put_back, x, name, before) if snapshot is None else snapshot()
         if snapshot is not None and not self.journal.has_written(x, name):
             for home in x.__genesis_homes__():  # what they hold decides where it is put
                 if name not in home:
                     self.journal.read(home, "item", name, MISSING)
-        self.journal.write(x, "attribute", name, function, args, undo)
+        kind = "class attribute" if isinstance(x, type) else "attribute"
+        self.journal.write(x, kind, name, function, args, undo)
+
+    # ---- the dictionary of an object's attributes
+    def _owner_of(self, x: Any) -> Any:
+        """The object whose attributes a dictionary has, as far as that can be said."""
+        return self.journal.owners.get(id(x), MISSING) if type(x) is dict else MISSING
+
+    def _field(self, x: Any, name: Any) -> None:
+        """An attribute is read by the dictionary of all."""
+        apart = objects.is_data(lookup(type(x), name))  # a slot, or a property
+        owner, kind = (vars(x), "item") if apart else (x, "attribute")
+        if self.journal.has_written(owner, name, kind):
+            return
+        value = vars(x).get(name, MISSING)
+        if value is MISSING or apart:
+            self.journal.read(x, "own", name, value)
+        else:
+            self.journal.read(x, "attribute", name, value)
+        self.loaded(value)
+
+    def _write_field(self, x: Any, name: Any, value: Any) -> None:
+        """An attribute is written by the dictionary of all, or deleted."""
+        if objects.is_data(lookup(type(x), name)):
+            function = objects.delete_item if value is MISSING else operator.setitem
+            self.journal.set_item(vars(x), name, value, function)
+        else:
+            self.write_attribute(x, name, value, plainly=True)
+
+    def _fields(self, frame: FrameType, x: Any) -> None:
+        """All attributes are read by their dictionary."""
+        self.journal.read(x, "fields", None, self.journal.names_before(x))
+        for name, value in list(vars(x).items()):
+            self._field(x, name)
+            if isinstance(value, _LOOKED_INTO):
+                self.touch(frame, value)
+
+    def _fields_method(
+        self, frame: FrameType, x: Any, name: str, args: list[Any], names: tuple[str, ...]
+    ) -> None:
+        """A method of the dictionary of an object's attributes is about to be called."""
+        held = vars(x)
+        if name in ("pop", "setdefault", "get", "__getitem__", "__contains__") and args:
+            self._field(x, args[0])
+            if name == "pop" and args[0] in held:
+                self._write_field(x, args[0], MISSING)
+            elif name == "setdefault" and args[0] not in held:
+                self._write_field(x, args[0], args[1] if len(args) > 1 else None)
+        elif name == "__setitem__":
+            self._write_field(x, args[0], args[1])
+        elif name == "__delitem__":
+            self._field(x, args[0])
+            self._write_field(x, args[0], MISSING)
+        elif name in ("update", "__ior__"):
+            count = len(args) - len(names)
+            given = args[0] if count else {}
+            if not isinstance(given, dict | list | tuple):
+                self.refuse_outer(frame, x, "gives an object attributes from an iterator")
+            for key, value in (dict(given) | dict(zip(names, args[count:], strict=True))).items():
+                self._write_field(x, key, value)
+        else:
+            self._fields(frame, x)
+            gone = {"clear": list(held), "popitem": list(held)[-1:]}.get(name, ())
+            for key in gone:
+                self._write_field(x, key, MISSING)
 
     # ---- items
     def _load_item(self, frame: FrameType, _: Any) -> None:
@@ -464,7 +581,9 @@ class Watch:
 
     def item(self, frame: FrameType, x: Any, name: Any) -> None:
         """An item is read."""
-        if isinstance(x, dict):
+        if (owner := self._owner_of(x)) is not MISSING:
+            self._field(owner, name)
+        elif isinstance(x, dict):
             self.hashed(name)
             if objects.is_plain_method(type(x), "__getitem__"):
                 value = objects.item(x, name)
@@ -495,6 +614,9 @@ class Watch:
             self.refuse_outer(frame, x, "writes to a NumPy array from outside")
         elif objects.is_hidden(type(x)):
             self.touch(frame, x)
+        elif (owner := self._owner_of(x)) is not MISSING:
+            given = [name] if value is MISSING else [name, value]
+            self._fields_method(frame, owner, method, given, ())
         elif isinstance(x, CONTAINERS) and objects.is_plain_method(type(x), method):
             if isinstance(x, dict):
                 function = objects.delete_item if value is MISSING else operator.setitem
@@ -503,6 +625,9 @@ class Watch:
                 self.journal.set_item(x, name, value, function)
                 return
             self.journal.read(x, "length", None, len(x))
+            if isinstance(name, slice) and not isinstance(value, (*_REPEATABLE, type(MISSING))):
+                self._fill(frame, x, became=True)
+                return
             args = (name,) if value is MISSING else (name, value)
             self.journal.change(x, operator.delitem if value is MISSING else operator.setitem, args)
         else:
@@ -518,7 +643,9 @@ class Watch:
         kind = type(x)
         if objects.is_inert(kind) or id(x) in self.static:
             return
-        if isinstance(x, CONTAINERS):
+        if (owner := self._owner_of(x)) is not MISSING:
+            self._fields(frame, owner)
+        elif isinstance(x, CONTAINERS):
             held = objects.contents(x)
             self.journal.read(x, "content", None, held)
             self._members(frame, x, held.values() if isinstance(x, dict) else held)
@@ -574,6 +701,10 @@ class Watch:
 
     def hashed(self, x: Any) -> None:
         """The hash of an object, or its identity, is needed."""
+        if isinstance(x, tuple):  # the hash is that of what it holds
+            for member in x:
+                self.hashed(member)
+            return
         self.exact(x)
         self.journal.identify(x)
 
@@ -595,7 +726,9 @@ class Watch:
         """How much an object holds is read."""
         if objects.is_inert(type(x)):
             return
-        if isinstance(x, CONTAINERS):
+        if (owner := self._owner_of(x)) is not MISSING:
+            self._fields(frame, owner)
+        elif isinstance(x, CONTAINERS):
             self.journal.read(x, "length", None, len(x))
         elif not isinstance(x, tuple):
             self.touch(frame, x)
@@ -610,7 +743,9 @@ class Watch:
                 self.journal.compare(name, y)
         if isinstance(x, dict | set | frozenset):
             self.hashed(name)
-        if not isinstance(x, dict):
+        if (owner := self._owner_of(x)) is not MISSING:
+            self._field(owner, name)
+        elif not isinstance(x, dict):
             self.touch(frame, x)
         elif objects.is_plain_method(type(x), "__contains__"):
             self.journal.read(x, "item", name, objects.item(x, name))
@@ -628,10 +763,7 @@ class Watch:
             return
         a, b = self.top(frame, 2)
         if symbol in _INPLACE and isinstance(a, CONTAINERS):
-            self.touch(frame, b)
-            if symbol != "+=":
-                self.touch(frame, a)
-            self.journal.change(a, _INPLACE[symbol], (b,))
+            self._change_in_place(frame, a, symbol, b)
             return
         if isinstance(a, np.ndarray) and symbol.endswith("="):
             self.refuse_outer(frame, a, "writes to a NumPy array from outside")
@@ -639,6 +771,38 @@ class Watch:
             self.refuse(frame, "computes with decimals, whose context cannot be seen")
         self.touch(frame, a)
         self.touch(frame, b)
+
+    def _change_in_place(self, frame: FrameType, x: Any, symbol: str, other: Any) -> None:
+        self.touch(frame, other)
+        if (owner := self._owner_of(x)) is not MISSING:
+            self._fields_method(frame, owner, "__ior__", [other], ())
+            return
+        if symbol != "+=":
+            self.touch(frame, x)
+        if isinstance(other, _REPEATABLE) or symbol == "*=":
+            self.journal.change(x, _INPLACE[symbol], (other,))
+        else:
+            self._fill(frame, x)
+
+    def _fill(self, frame: FrameType, x: Any, became: bool = False) -> None:
+        """A container is filled by what can be asked only once, or by code that is seen."""
+        begun, at = frame.f_lasti, self.journal.at
+
+        def is_running() -> bool:
+            now: FrameType | None = sys._getframe()
+            while now is not None and now is not frame:
+                now = now.f_back
+            return now is not None and now.f_lasti == begun and self.journal.at != at
+
+        became = became or not isinstance(x, list)
+        count = len(x)
+        if became:
+            self.touch(frame, x)
+            self.journal.change_somehow(x, objects.became, is_running)
+        else:
+            self.journal.change_somehow(
+                x, lambda x: (list.extend, (list.__getitem__(x, slice(count, None)),)), is_running
+            )
 
     # ---- calls
     def _call(self, frame: FrameType, given: tuple[int, tuple[str, ...]]) -> None:
@@ -705,11 +869,17 @@ class Watch:
                 frame, f.func, [*f.args, *args, *f.keywords.values()], (*names, *f.keywords)
             )
         elif isinstance(f, type):
-            self._made(frame, f, args)
+            maker = lookup(kind, "__call__")
+            if isinstance(maker, FunctionType):
+                self._python(frame, maker, [f, *args])
+            else:
+                self._made(frame, f, args)
         elif isinstance(f, _C_CALLABLES):
             self._c_call(frame, f, args, names)
         elif isinstance(f, _GETTERS):
             self._getter(frame, f, args[0])
+        elif isinstance(f, operator.methodcaller):
+            self._method_caller(frame, f, args[0])
         elif isinstance(f, _lru_cache_wrapper):
             what = f"calls {objects.name_of(f)}, whose results are cached"
             self.refuse(frame, f"{what}: the cache cannot be seen")
@@ -758,6 +928,9 @@ class Watch:
 
     def _made(self, frame: FrameType, kind: type, args: list[Any]) -> None:
         """An object is made: by Python code, that is seen, or by C code of this kind."""
+        if kind is type and len(args) == 1:
+            self.journal.read(args[0], "class", None, type(args[0]))
+            return
         if kind.__module__.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
         unseeded = objects.is_random(kind) and not args
@@ -765,6 +938,10 @@ class Watch:
             self.refuse(frame, f"makes a {kind.__module__}.{kind.__name__}")
         if isinstance(lookup(kind, "__del__"), FunctionType):
             self.refuse(frame, f"makes a {kind.__name__}, which does something when it goes")
+        if kind is memoryview and args:
+            self.refuse_outer(frame, args[0], "makes a memoryview of what is from outside")
+        if issubclass(kind, set | frozenset | dict):
+            self._hashed_members(args)
         init = lookup(kind, "__init__")
         if isinstance(init, FunctionType):
             self._python(frame, init, args)
@@ -784,6 +961,21 @@ class Watch:
                 self.attribute(x, part)
                 x = objects.attribute_of(x, part)
 
+    def _method_caller(self, frame: FrameType, f: Any, x: Any) -> None:
+        made, given = f.__reduce__()
+        named = made.keywords if isinstance(made, partial) else {}
+        name, *args = (*made.args, *given) if isinstance(made, partial) else given
+        self.attribute(x, name)
+        called = [*args, *named.values()]
+        self.called(frame, objects.attribute_of(x, name), called, tuple(named))
+
+    def _hashed_members(self, args: Iterable[Any]) -> None:
+        """The hash is needed of all that some containers hold."""
+        for x in args:
+            if isinstance(x, list | tuple | set | frozenset | deque):
+                for member in x:
+                    self.hashed(member)
+
     def _c_call(self, frame: FrameType, f: Any, args: list[Any], names: tuple[str, ...]) -> None:
         name = getattr(f, "__name__", "")
         owner = getattr(f, "__self__", None)
@@ -795,7 +987,7 @@ class Watch:
             if unbound and args:
                 owner, args = args[0], args[1:]
             else:
-                self._function(frame, f, name, args)
+                self._function(frame, f, name, args, names)
                 return
         self._method(frame, f, owner, name, args, names)
 
@@ -805,7 +997,13 @@ class Watch:
         """A method written in C is about to be called."""
         if type(x).__module__.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
-        if isinstance(x, type):
+        if name in ("__setattr__", "__delattr__") and args:
+            self.write_attribute(x, args[0], args[1] if len(args) > 1 else MISSING, plainly=True)
+        elif isinstance(x, type) and name == "__call__":  # of a class that has one of its own
+            self._made(frame, x, args)
+        elif isinstance(x, type):
+            if name == "fromkeys":
+                self._hashed_members(args[:1])
             known = x.__module__ in objects.STATELESS or objects.is_of_library(x)
             if not known and name != "__init_subclass__":  # that of `object` does nothing
                 self._refuse_unknown(frame, f)
@@ -813,8 +1011,6 @@ class Watch:
                 self.touch(frame, a)
         elif isinstance(x, CONTAINERS):
             self._container_method(frame, x, name, args, names)
-        elif name in ("__setattr__", "__delattr__") and args:
-            self.write_attribute(x, args[0], args[1] if len(args) > 1 else MISSING, plainly=True)
         elif name == "__getattribute__" and args and not objects.is_opaque(type(x)):
             self._plain_attribute(x, args[0])  # its class may have another way of its own
         elif isinstance(x, np.ndarray) and name in _WRITES_ARRAYS:
@@ -835,10 +1031,14 @@ class Watch:
             self.touch(frame, a)
         if isinstance(x, dict | set) and name in _OF_KEYS and args:
             self.hashed(args[0])
+        elif isinstance(x, set):
+            self._hashed_members(args)
         if name in ("sort", "extend", "update"):
             for a in args:
                 self.callback(frame, a)
-        if name in ("get", "__contains__", "__getitem__") and isinstance(x, dict) and args:
+        if (owner := self._owner_of(x)) is not MISSING:
+            self._fields_method(frame, owner, name, args, names)
+        elif name in ("get", "__contains__", "__getitem__") and isinstance(x, dict) and args:
             value = objects.item(x, args[0])
             self.journal.read(x, "item", args[0], value)
             self.loaded(value)
@@ -853,6 +1053,11 @@ class Watch:
             if inner is not None and not objects.is_plain_method(type(x), inner):
                 return  # it calls what the class has instead, which is seen
             method = getattr(objects.builtin_base(x), name)
+            if name == "pop" and isinstance(x, set) and len(x) > 1:
+                self.refuse_outer(frame, x, "takes any item of a set from outside")
+            if name in _FILLS and not all(isinstance(a, _REPEATABLE) for a in args):
+                self._fill(frame, x)
+                return
             self.journal.change(x, _with_names(method, names) if names else method, tuple(args))
         elif name != "__init__":
             self.touch(frame, x)
@@ -865,8 +1070,13 @@ class Watch:
         else:
             self.journal.set_item(x, name, value, getattr(objects.builtin_base(x), method))
 
-    def _function(self, frame: FrameType, f: Any, name: str, args: list[Any]) -> None:
+    def _function(
+        self, frame: FrameType, f: Any, name: str, args: list[Any], names: tuple[str, ...]
+    ) -> None:
         """A C function of a module is about to be called."""
+        if f in _WRITERS:
+            self._writer(frame, f, args, names)
+            return
         module = str(getattr(f, "__module__", None) or type(f).__module__)
         if name in ("is_", "is_not") and module == "_operator":
             self.journal.compare(*args)
@@ -883,7 +1093,40 @@ class Watch:
             self._refuse_unknown(frame, f)
         for x in args:
             self.touch(frame, x)
-            self.callback(frame, x)
+            if isinstance(x, BuiltinFunctionType) and x in _WRITERS:
+                self._reduced(frame, f, x, args)
+            else:
+                self.callback(frame, x)
+
+    def _writer(
+        self, frame: FrameType, f: Any, args: list[Any], names: tuple[str, ...] = ()
+    ) -> None:
+        """A C function that changes one of its arguments is about to be called."""
+        place = _WRITERS[f]
+        x = args[place] if len(args) > place else None
+        if f in _ITEMS and len(args) > 1:
+            self.set_item(frame, x, args[1], args[2] if len(args) > 2 else MISSING)
+            return
+        for a in args:
+            self.touch(frame, a)
+            self.callback(frame, a)
+        if isinstance(x, np.ndarray):
+            self.refuse_outer(frame, x, "writes to a NumPy array from outside")
+        if not isinstance(x, CONTAINERS) or not objects.is_plain_method(type(x), "__setitem__"):
+            return  # it has methods of its own for that
+        if f in _SYMBOLS:
+            self._change_in_place(frame, x, _SYMBOLS[f], args[1])
+            return
+        if f is _count_elements:
+            self._hashed_members(args[1:])
+        self.journal.change_somehow(x, objects.became)
+
+    def _reduced(self, frame: FrameType, f: Any, writer: Any, args: list[Any]) -> None:
+        """A C function is given one that changes its argument."""
+        if f is reduce and len(args) == 3:
+            self.refuse_outer(frame, args[2], f"has {writer.__name__} of it called unseen")
+        else:
+            self.refuse(frame, f"has {writer.__name__} called unseen")
 
     def callback(self, frame: FrameType, f: Any) -> None:
         """A C function is given a function, which it may call unseen if that is of C, too."""
@@ -1043,6 +1286,11 @@ def _hashed(watch: Watch, frame: FrameType, args: list[Any]) -> None:
         watch.hashed(x)
 
 
+def _identified(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    for x in args:
+        watch.journal.identify(x)
+
+
 def _isinstance(watch: Watch, frame: FrameType, args: list[Any]) -> None:
     if len(args) == 2:
         watch.related(type(args[0]), args[1], args[0])
@@ -1065,9 +1313,22 @@ def _nothing(watch: Watch, frame: FrameType, args: list[Any]) -> None:
 _BUILTINS: dict[Any, Callable[[Watch, FrameType, list[Any]], None]] = {
     getattr: _getattr, hasattr: _getattr, setattr: _setattr, delattr: _setattr, len: _len,
     vars: _vars, dir: _dir, isinstance: _isinstance, issubclass: _issubclass, callable: _callable,
-    id: _hashed, locals: _nothing, globals: _nothing,
+    id: _identified, locals: _nothing, globals: _nothing,
     repr: _exactly, format: _exactly, hash: _hashed,
 }  # fmt: skip
+
+#: C functions that change an argument, which one.
+_WRITERS: dict[Any, int] = {
+    _count_elements: 0, struct.pack_into: 1,
+    **dict.fromkeys((heapq.heappush, heapq.heappop, heapq.heapify, heapq.heapreplace), 0),
+    **dict.fromkeys((heapq.heappushpop, bisect.insort, bisect.insort_left), 0),
+    **dict.fromkeys((operator.setitem, operator.delitem, operator.iadd, operator.iconcat), 0),
+    **dict.fromkeys((operator.ior, operator.iand, operator.isub, operator.ixor), 0),
+    operator.imul: 0,
+}  # fmt: skip
+_ITEMS = (operator.setitem, operator.delitem)
+_SYMBOLS: dict[Any, str] = {f: symbol for symbol, f in _INPLACE.items()}
+_SYMBOLS[operator.iconcat] = "+="
 
 _GETTERS = (operator.attrgetter, operator.itemgetter)
 _C_CALLABLES = (

@@ -191,7 +191,11 @@ class Guards:
         for read in reads:
             counted = _is_counted(read)
             look = _LOOKS.get(read.kind)
-            if (look is None or not counted) and self._is_direct(read, counted, sources):
+            if look is getattr and (
+                read.value is MISSING or objects.is_asked_in_python(type(read.owner))
+            ):
+                look = None  # for which `getattr` will not do
+            elif (look is None or not counted) and self._is_direct(read, counted, sources):
                 continue
             owner = sources(read.owner)
             if look is not None and alike.take(counted, look, read.name, owner, read.value):
@@ -409,6 +413,8 @@ class Sources:
         for r in reads:
             if r.kind not in _LEADING and r.kind != "content":
                 continue
+            if isinstance(r.value, tuple):
+                self._found[id(r.value)] = r, ()
             for way, x in parts(r.value, r.kind == "content"):
                 if isinstance(x, CONTAINERS) and None not in way:
                     self.containers[(id(r.owner), r.kind, r.name, way)] = r, way, id(x)
@@ -437,6 +443,10 @@ class Sources:
         for key in way:
             place = Place(place, "item", key)
         return place  # type: ignore[no-any-return]
+
+    def has_found(self, x: Any) -> bool:
+        """Whether an object was read somewhere."""
+        return id(x) in self._found or id(x) in self._known
 
     def know(self, x: Any, source: Source) -> None:
         """Have an object found in a way of its own."""
@@ -469,6 +479,8 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
     "instance": isinstance,
     "subclass": issubclass,
     "own": lambda x, name: getattr(x, "__dict__", {}).get(name, MISSING),
+    "class own": lambda x, name: vars(x).get(name, MISSING),
+    "fields": lambda x, _: tuple(getattr(x, "__dict__", ())),
     "content": _content,
     "length": lambda x, _: len(x) if isinstance(x, CONTAINERS) else MISSING,
     "numbers": lambda x, _: x,

@@ -28,10 +28,13 @@ import numpy as np
 
 from genesis.ndarray import pytree
 from genesis.ndarray.core.value import CaptureError, Changes, Listener
+from genesis.ndarray.tracing import python_objects as objects
 from genesis.ndarray.tracing.python_objects import MISSING, contents, item, lookup, restore
 
 #: Objects that change, and that the garbage collector takes no note of, or not always.
 _UNNOTED = (dict, bytearray, np.ndarray)
+#: So many questions whether an object is old are answered by looking at all the young ones.
+FEW = 16
 _IMMUTABLE = (bool, int, float, complex, str, bytes, type(None), range)
 
 Key = tuple[int, str, Any]
@@ -58,6 +61,19 @@ class Effect(NamedTuple):
     args: tuple[Any, ...]
     place: Key | None
     at: tuple[CodeType | None, int] = (None, 0)  # the instruction
+
+
+#: Gives the function and the arguments of an effect, from its owner afterwards.
+Describe = Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+class Unsettled(NamedTuple):
+    """An effect of which only what it leaves behind says what it was."""
+
+    effect: Effect
+    number: int  # among all effects, unless some were taken back
+    describe: Describe
+    is_running: Callable[[], bool]
 
 
 class Aliased(Exception):
@@ -97,13 +113,19 @@ class Journal(Listener):
         self.refusal: Exception | None = None
         self._undo: list[tuple[Any, Callable[[], None]]] = []
         self._undo_if_failed: list[Callable[[], None]] = []
+        self._unsettled: dict[int, Unsettled] = {}  # the last one on a container
         self._written: set[Key] = set()
         self._contents: dict[int, Any] = {}  # of containers, before they were first written
         self._kept: dict[int, Any] = {}  # every owner, so that no `id` is used twice
         self._untracked: dict[int, list[Any]] = {}  # by the collector, and who they were got from
         self._young: set[int] | None = None
+        self._old: set[int] | None = None
+        self._questions = 0  # about objects, while the function runs
         #: What stands for arguments, which are from outside, and where in the arguments those are.
         self._known: dict[int, pytree.Path] = {}
+        #: By the dictionary of its attributes, an object whose attributes were reached by that.
+        self.owners: dict[int, Any] = {}
+        self.written_in_classes: set[str] = set()  #: Names that were given to classes.
 
     # ---- reading
     def read(self, owner: Any, kind: str, name: Any, value: Any) -> None:
@@ -145,6 +167,10 @@ class Journal(Listener):
 
         Python may have made it only now.
         """
+        if value is owner:
+            return
+        if not objects.is_opaque(type(owner)):
+            self.owners[id(value)] = owner
         self._keep(value)
         self._keep(owner)
         self._untracked.setdefault(id(value), []).append(owner)
@@ -191,9 +217,22 @@ class Journal(Listener):
         self.read(kind, "class attribute", name, lookup(kind, name))
 
     # ---- writing
-    def has_written(self, owner: Any, name: str) -> bool:
+    def has_written(self, owner: Any, name: str, kind: str = "attribute") -> bool:
         """Whether the function has written an attribute already."""
-        return (id(owner), "attribute", name) in self._written
+        return (id(owner), kind, name) in self._written
+
+    def names_before(self, owner: Any) -> tuple[str, ...]:
+        """The names of the attributes that an object had."""
+        number, now = id(owner), vars(owner)
+        written = {
+            undo.args[1]: undo.args[2]
+            for x, undo in self._undo
+            if x is owner and isinstance(undo, partial) and len(undo.args) == 3
+        }
+        if not any((number, "attribute", name) in self._written for name in written):
+            return tuple(now)
+        kept = [n for n in now if written.get(n) is not MISSING]
+        return (*kept, *(n for n, x in written.items() if x is not MISSING and n not in now))
 
     def write(
         self,
@@ -214,11 +253,42 @@ class Journal(Listener):
 
     def change(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """A container is about to be changed by ``function(owner, *args)``."""
+        self._settle(owner)
         self._keep(owner)
         if id(owner) not in self._contents:
             before = self._contents[id(owner)] = contents(owner)
             self._undo.append((owner, lambda: restore(owner, before)))
         self.effects.append(Effect(function, owner, args, None, self.at))
+
+    def change_somehow(
+        self, owner: Any, describe: Describe, is_running: Callable[[], bool] = bool
+    ) -> None:
+        """A container is about to be changed in a way that `describe` finds out afterwards.
+
+        `is_running`: whether the change still goes on, in code that is seen.
+        """
+        self.change(owner, _unknown, ())
+        number = len(self.effects) - 1
+        last = Unsettled(self.effects[number], number, describe, is_running)
+        self._unsettled[id(owner)] = last
+
+    def _settle(self, owner: Any) -> None:
+        """What was changed somehow is about to change again, or the recording ends."""
+        last = self._unsettled.pop(id(owner), None)
+        if last is None:
+            return
+        effect, number, describe, is_running = last
+        if is_running():
+            self.refuse(
+                CaptureError(
+                    "genesis.jit: the function fills a container from an iterator that changes "
+                    "it; make a list of what that gives first"
+                )
+            )
+        while number >= len(self.effects) or self.effects[number] is not effect:
+            number -= 1
+        function, args = describe(owner)
+        self.effects[number] = effect._replace(function=function, args=args)
 
     def set_item(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item of a container is about to be set, or with a value MISSING deleted."""
@@ -253,6 +323,8 @@ class Journal(Listener):
 
     def take_back(self, effect: Effect) -> None:
         """An effect was entered that did not come."""
+        if effect.function is _unknown:
+            self._unsettled.pop(id(effect.owner), None)
         self.effects = [e for e in self.effects if e is not effect]
         place = effect.place
         if place is not None and all(e.place != place for e in self.effects):
@@ -306,6 +378,8 @@ class Journal(Listener):
 
     def close(self) -> None:
         """Find out which objects are the function's own, and forget about those."""
+        for unsettled in list(self._unsettled.values()):
+            self._settle(unsettled.effect.owner)
         self._young = _youngest()
         self._find_holders()
         # What a dictionary made for a missing key may have been filled since.
@@ -333,17 +407,24 @@ class Journal(Listener):
         ]
         # Of several writes to one place the last one counts, unless the container changed as well.
         changed = {id(e.owner) for e in self.effects if e.place is None}
-        last = {
-            e.place: n
-            for n, e in enumerate(self.effects)
-            if e.place is not None and e.place[0] not in changed
-        }
-        self.effects = [
-            e
-            for n, e in enumerate(self.effects)
-            if (e.owner is None or self.is_outer(e.owner))
-            and (e.place is None or last.get(e.place, n) == n)
-        ]
+        # It comes where the first one was: new names are in the order in which they were given.
+        last: dict[Key, Effect | None] = {}
+        deleted: set[Key] = set()  # and may be given anew, then at the end
+        for e in self.effects:
+            if e.place is not None and e.place[0] not in changed:
+                last[e.place] = e
+                if len(e.args) == 1 and e.place[1] != "cell":
+                    deleted.add(e.place)
+        kept: list[Effect] = []
+        for e in self.effects:
+            if e.owner is not None and not self.is_outer(e.owner):
+                continue
+            if e.place is None or e.place not in last or e.place in deleted:
+                kept.append(e)
+            elif (newest := last[e.place]) is not None:
+                kept.append(newest)
+                last[e.place] = None
+        self.effects = kept
         for e in self.effects:
             if e.place is not None and e.place[2] == "_creator":
                 raise CaptureError(
@@ -356,17 +437,26 @@ class Journal(Listener):
         """Whether an object was there before the function ran."""
         if id(x) in self._known:
             return True
-        young = self._young
-        if young is None:
-            young = _youngest()
         sources = self._untracked.get(id(x))
         if sources is None:
-            return gc.is_tracked(x) and id(x) not in young
+            return gc.is_tracked(x) and self._is_old(x)
         # The collector takes no note of some objects, and not of dictionaries before they hold
         # others: those are from outside that were found there.
         if not sources and isinstance(x, _UNNOTED):
             self._find_holders()
         return any(s is not x and self.is_outer(s) for s in sources)
+
+    def _is_old(self, x: Any) -> bool:
+        """Whether an object that the collector takes note of was there before."""
+        if self._young is not None:
+            return id(x) not in self._young
+        self._questions += 1
+        if self._questions > FEW and not gc.get_freeze_count():
+            if self._old is None:
+                self._old = set(map(id, gc.get_objects(1) + gc.get_objects(2)))
+            if id(x) not in self._old:  # what was there and is gone may have left its number
+                return False
+        return id(x) not in _youngest()
 
     def _find_holders(self) -> None:
         """Look for who has the objects that were got from nowhere, by a C function for instance."""
@@ -411,6 +501,11 @@ class Journal(Listener):
         sample: dict[int, Any] = {0: {}}
         here = getrefcount(sample[0])  # by `unknown` and the call
         return [n for n in unknown if getrefcount(unknown[n]) <= held[n] + here]
+
+
+def _unknown(owner: Any) -> None:
+    """What an effect does that was not settled."""
+    raise AssertionError("an effect is not known")
 
 
 def _set_counted(owner: Any, name: str, value: Any) -> None:

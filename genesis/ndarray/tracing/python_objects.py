@@ -7,10 +7,9 @@ which attributes come before others: the questions that decide what reading one 
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
-from functools import wraps
+from functools import cache, wraps
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -153,11 +152,17 @@ def is_of_library(kind: type) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:  # built in
         return getattr(module, kind.__name__, None) is kind
-    return str(file).startswith(_PLACES)
+    return str(file).startswith(_places())
 
 
 _HEAP_TYPE = 1 << 9  # of the flags of a class: it was not compiled into something
-_PLACES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+@cache
+def _places() -> tuple[str, ...]:
+    import sysconfig  # importing Genesis asks where nothing is
+
+    return tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
 def is_data(x: Any) -> bool:
@@ -187,12 +192,32 @@ def lookup(kind: type, name: str) -> Any:
     return MISSING
 
 
+@_asked_once
+def is_asked_in_python(kind: type) -> bool:
+    """Whether code that is seen says what attributes objects of a class have."""
+    methods = lookup(kind, "__getattribute__"), lookup(kind, "__getattr__")
+    return any(isinstance(f, FunctionType) and f.__code__ not in atomics for f in methods)
+
+
 def attribute_of(x: Any, name: str) -> Any:
-    """An attribute, MISSING if there is none."""
+    """An attribute, MISSING if there is none. Code of its class that is seen does not run."""
     try:
+        if is_asked_in_python(type(x)):
+            return _found_plainly(x, name)
         return getattr(x, name)
     except (AttributeError, ValueError):  # an empty cell
         return MISSING
+
+
+def _found_plainly(x: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(x, name)
+    except AttributeError:
+        for kind in type(x).__mro__:  # a layer keeps its parameters apart
+            getter = kind.__dict__.get("__getattr__")
+            if isinstance(getter, FunctionType) and getter.__code__ in atomics:
+                return getter(x, name)
+        raise
 
 
 def put_back(x: Any, name: str, before: Any) -> None:
@@ -209,10 +234,11 @@ def put_back(x: Any, name: str, before: Any) -> None:
 
 def set_plainly(x: Any, name: str, value: Any = MISSING) -> None:
     """Give an attribute a value, or delete it, whatever the class of the object makes of that."""
+    plain: Any = type if isinstance(x, type) else object
     if value is not MISSING:
-        object.__setattr__(x, name, value)
+        plain.__setattr__(x, name, value)
     elif attribute_of(x, name) is not MISSING:
-        object.__delattr__(x, name)
+        plain.__delattr__(x, name)
 
 
 def delete_attribute(x: Any, name: str) -> None:
@@ -250,6 +276,11 @@ def restore(x: Any, before: Any) -> None:
             kind.__setitem__(x, name, value)
     else:
         (kind.extend if isinstance(x, deque) else kind.update)(x, before)
+
+
+def became(x: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """The change that makes a container hold what it holds now."""
+    return restore, (contents(x),)
 
 
 def item(x: Any, name: Any) -> Any:

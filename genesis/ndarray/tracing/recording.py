@@ -149,6 +149,9 @@ class Recording:
         journal.introduce(parts)
         for x in pytree.flatten(tree)[0]:
             journal.found(x, function)
+        for path in call.pinned:  # those are themselves, wherever else they are found
+            whole = pytree.paths(pytree.follow(call.tree, path), _LEAVES)
+            journal.asked.update(id(x) for x, _ in whole)
         self._given = {id(x): path for x, path in parts}
         with aging():
             try:
@@ -256,7 +259,13 @@ class Recording:
             places.setdefault(s, arguments.get(s, ref(s)))
 
         own = lambda x: _is_array(x) and (id(x) in given or not journal.is_outer(x))  # noqa: E731
-        self.template = Template(leaf, own, journal.is_outer, sources)
+
+        def is_outer(x: Any) -> bool:
+            # Tuples that are older than the recording may hold sizes of what stands for arguments.
+            parts = type(x) is tuple or type(x) is frozenset or hasattr(type(x), "_fields")
+            return journal.is_outer(x) and (not parts or sources.has_found(x))
+
+        self.template = Template(leaf, own, is_outer, sources)
         self.result = self.template.add(result)
         self.actions = [self._action(effect, given, sources) for effect in journal.effects]
         with self._assumed:

@@ -104,7 +104,7 @@ class Template:
             return lambda run, made: x
         if kind is range:
             return lambda run, made: x[:]
-        if kind is not tuple and kind is not frozenset and self._is_outer(x):
+        if self._is_outer(x):
             source = self._source(x)
             return lambda run, made: source()
         if isinstance(x, tuple | list | set | frozenset | deque):

@@ -217,7 +217,8 @@ def _memory(x: NDArray, offset: Dim | None, memory: Layout | None) -> tuple[list
         memory = value.strides, value.offset
     strides, first = memory
     order = sorted(range(x.ndim), key=lambda d: (-as_int(strides[d]), -as_int(x.shape[d])))
-    if not is_row_major(*(tuple(y[d] for d in order) for y in (x.shape, strides))):
+    shape, apart = (tuple(y[d] for d in order) for y in (x.shape, strides))
+    if not is_row_major(shape, apart):
         raise Unsupported(f"strides over a tensor with the strides {tuple(strides)}")
     return order, 0 if offset is None else offset - first
 

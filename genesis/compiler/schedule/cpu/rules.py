@@ -44,6 +44,7 @@ def _in_pairs(
 
 
 RULES: Rules = (
+    Rule("nothing runs", matchers.provided(matchers.nothing_runs), matchers.as_it_is, steps=()),
     recognise,
     split_axes,
     Rule("column sums", matchers.of_pattern(ColumnSums), total),

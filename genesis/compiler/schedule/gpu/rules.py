@@ -25,16 +25,10 @@ from genesis.compiler.schedule.gpu.scatter import scatter
 from genesis.compiler.schedule.int8_dot_parts import dots
 from genesis.compiler.schedule.scatter_parts import updated
 from genesis.compiler.schedule.steps.loop_transforms import unroll_single
-from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import Prefix
 
-
-def _empty(kernel: Kernel) -> bool:
-    return any(axis.extent == 0 for phase in kernel.phases for axis in phase.grid)
-
-
 RULES: Rules = (
-    Rule("nothing runs", matchers.provided(_empty), matchers.as_it_is, steps=()),
+    Rule("nothing runs", matchers.provided(matchers.nothing_runs), matchers.as_it_is, steps=()),
     recognise,
     # Loads are not shared: bytes are read as words, which a renderer finds.
     Rule("int8 dot", matchers.when(dots), dot, steps=(unroll_single, hoist_loads)),

@@ -8,7 +8,6 @@ asymptotic; a reflection formula gives the negative side. Roots and poles are fa
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 from genesis.ir import ops
 from genesis.ir.dtype import float64
@@ -146,7 +145,8 @@ def _zeta(s: Term, q: Term) -> Term:
     inverse = 1 / w
     factor = last * order * inverse
     for j, number in enumerate(BERNOULLI, 1):
-        total = total + factor * (float(Fraction(number)) / math.factorial(2 * j))
+        over, _, under = number.partition("/")
+        total = total + factor * (int(over) / int(under or 1) / math.factorial(2 * j))
         factor = factor * (order + (2 * j - 1)) * (order + 2 * j) * inverse * inverse
     return total
 

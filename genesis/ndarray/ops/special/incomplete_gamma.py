@@ -10,7 +10,6 @@ have the same number of terms for every element.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from functools import cache
 
 from genesis.ir import ops
@@ -136,6 +135,8 @@ def _temme() -> list[list[float]]:
     With ``eta*eta/2 = m - log(1 + m)`` the first row is 1/m - 1/eta, and a row follows from the one
     before by ``(derivative)/eta + (-1)**k * g/m``, g the coefficients of Stirling's series.
     """
+    from fractions import Fraction  # takes as long to import as a tenth of Genesis
+
     orders, length = 11, 27
     count = length + 2 * orders
     m = [Fraction(0), Fraction(1)]  # of eta, from m*m' = eta*(1 + m)
