@@ -59,8 +59,8 @@ class Named:
 class InputRead(NamedTuple):
     """An input of a program: its slot, the register, and the strides it is compiled for.
 
-    PyTorch may pass one that is `marked`: its elements are meant to be conjugated, or negated. A
-    number on the CPU comes from `elsewhere`, if the program runs on another device.
+    PyTorch may pass one that is `marked`: its elements are meant to be conjugated, or negated. What
+    is on the CPU comes from `elsewhere`, if the program runs on another device.
     """
 
     slot: int
@@ -75,7 +75,7 @@ class Made(NamedTuple):
 
     It is made with `size` and `stride`. PyTorch may want another `shape` with `strides`: "seen",
     where several elements are one in memory, "copied", where there are gaps between elements; or it
-    wants a number on the CPU, "moved" there.
+    wants it on the CPU, "moved" there.
     """
 
     register: int

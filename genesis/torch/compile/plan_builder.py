@@ -110,7 +110,8 @@ class PlanBuilder:
         if 0 in shape:
             return plans.Made(register, dtype, shape, strides), array.value
         if self._trace.is_elsewhere(node):
-            return plans.Made(register, dtype, shape, strides, "moved"), array.value
+            plain = (register, dtype, shape, row_major(shape))
+            return plans.Made(*plain, "moved", shape, strides), array.value
         axes = range(len(shape))
         order = sorted(axes, key=lambda d: _hint(fake.stride(d)), reverse=True)
         repeated = {d for d in axes if strides[d] == 0 and shape[d] != 1}

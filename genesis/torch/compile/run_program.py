@@ -101,8 +101,8 @@ class Frame:
             registers[register] = registers[register].as_strided(shape, strides)
         for register, _, strides in self._copied:
             registers[register] = _copied(registers[register], strides)
-        for register, _, _ in self._moved:
-            registers[register] = registers[register].cpu()
+        for register, _, strides in self._moved:
+            registers[register] = _with_strides(registers[register].cpu(), strides)
 
     def _results(self) -> list[torch.Tensor]:
         """Tensors for the results."""
@@ -124,7 +124,7 @@ class Frame:
         for slot, register, strides, special in self._reads:
             tensor = registers[register]
             if special:
-                tensor = tensor.to(self._place).resolve_conj().resolve_neg()
+                tensor = _brought(tensor, self._place).resolve_conj().resolve_neg()
                 kept.append(tensor)
             if tensor.stride() != strides:
                 tensor = _with_strides(tensor, strides)
@@ -251,6 +251,13 @@ def _on(
     """A tensor in memory that it keeps alive; it is nobody's view, so it may be written to."""
     storage = torch.from_numpy(np.asarray(memory)).untyped_storage()
     return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
+
+
+def _brought(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """A tensor on a device; nothing is waited for unless a copy could be late to read its memory."""
+    if tensor.device == place:
+        return tensor
+    return tensor.to(place, non_blocking=place.type == "cuda" and not tensor.is_pinned())
 
 
 def _with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
