@@ -34,8 +34,8 @@ from benchmarks.sweep_cases import Case, Input, drawn, with_gradients
 RESULTS = Path(__file__).parent / "results" / "gpu_sweep.md"
 #: How far results may be from those in float32, as a share of their norm.
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
-#: The same for gradients through a ReLU of a sum: two roundings of the sum differ by 1e-6, so one in
-#: a million is above 0 for one and not for the other, which by norm is 1e-3.
+#: The same for gradients through a ReLU of a sum: two roundings of the sum differ by 1e-6, so one
+#: in a million is above 0 for one and not for the other, which by norm is 1e-3.
 KINKED = 3e-3
 #: Of the time there is, what compiling may take; seconds that timing tries to give a round.
 COMPILING = 0.55

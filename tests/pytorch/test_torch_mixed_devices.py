@@ -46,11 +46,12 @@ def test_what_is_made_to_be_brought_is_made_by_the_program() -> None:
     x = torch.empty(8, 8, device=PLACE)
     found = traced(f, x, torch.tensor(2.0), torch.ones(8))
     assert not found.reasons and len(found.parts) == 1 and not foreign(found)
-    assert [n.name for n in found.parts[0].inputs if found.is_elsewhere(n)] == ["scale_1", "table_1"]
+    read = [n.name for n in found.parts[0].inputs if found.is_elsewhere(n)]
+    assert read == ["scale_1", "table_1"]
 
 
 def test_what_is_wanted_elsewhere_is_computed_there() -> None:
-    """A result on the CPU, numbers drawn there, and rows of a table that need not come as a whole."""
+    """A result on the CPU, numbers drawn there, rows of a table that need not come as a whole."""
 
     def f(x: Any, scale: Any, table: Any) -> Any:
         twice = scale * 2

@@ -111,8 +111,8 @@ def in_halves(ptx: str) -> str:
     """PTX in which two 16-bit numbers in a word are added one by one.
 
     NVIDIA's assembler up to CUDA 12.9 adds 0 instead of a constant where it has unrolled a loop
-    around such an addition (VIADD.16x2 with an immediate). LLVM makes them of indices, too, which it
-    narrows to what their range needs.
+    around such an addition (VIADD.16x2 with an immediate). LLVM makes them of indices, too, which
+    it narrows to what their range needs.
 
     >>> print(in_halves("add.s16x2 %r3, %r1, %r2;"))
     {

@@ -254,7 +254,7 @@ def _on(
 
 
 def _brought(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
-    """A tensor on a device; nothing is waited for unless a copy could be late to read its memory."""
+    """A tensor on a device; nothing waits unless the copy could be late to read its memory."""
     if tensor.device == place:
         return tensor
     return tensor.to(place, non_blocking=place.type == "cuda" and not tensor.is_pinned())
