@@ -296,6 +296,24 @@ def what_is_made_on_the_cpu_to_be_copied() -> None:
 
 
 @check
+def groups_of_rows() -> None:
+    """The product of a mixture of experts, and its gradients."""
+    ends = torch.tensor([64, 64, 200, 256], dtype=torch.int32, device="cuda")
+    bf16 = {"dtype": torch.bfloat16, "device": "cuda"}
+    x, w = (torch.randn(*s, **bf16).requires_grad_() for s in ((256, 64), (4, 64, 96)))
+    upstream = torch.randn(256, 96, **bf16)
+
+    def f(x: Any, w: Any, ends: Any) -> Any:
+        return torch._grouped_mm(x, w, offs=ends)
+
+    run = compiled(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", genesis.torch.FallbackWarning)
+        got, want = (torch.autograd.grad(g(x, w, ends), (x, w), upstream) for g in (run, f))
+    agree(got, want, 3e-2, 3e-2)
+
+
+@check
 def a_graph_without_arguments_on_cuda() -> None:
     f = torch.compile(lambda x: x.cuda() * 2, backend="genesis")
     got = f(torch.ones(4))
