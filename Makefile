@@ -41,12 +41,17 @@ test-slow: $(VENV)/.installed-dev ## run the tests that `test` leaves out
 	$(BIN)/python -m pytest --quiet --numprocesses auto --dist load -m slow
 
 # Most of the time goes into compiling, so every file has a process of its own.
+# Files that run on a GPU, the slowest in two halves, first; all at once, since most of it is compiling.
+ON_GPU := tests/nn/test_attention.py tests/ndarray/test_scatter.py tests/nn/test_optim.py \
+	tests/nn/test_nn_layers.py tests/ndarray/test_sorting.py
+FOR_GPU := tests/backends/test_gpu_numbers.py tests/compiler/test_gpu_models.py \
+	tests/backends/test_cuda_runtime.py tests/backends/test_gpu_runtime.py
+
 test-gpu: ## run the tests that need an NVIDIA GPU, and some others there, in the current environment
-	{ printf '%s\n' tests/backends/test_gpu_numbers.py tests/backends/test_gpu_library.py tests/compiler/test_gpu_models.py \
-	    tests/backends/test_cuda_runtime.py tests/backends/test_gpu_runtime.py; \
-	  printf -- '--device cuda -k "not one_kernel" %s\n' tests/ndarray/test_operator_sweep.py \
-	    tests/nn/test_attention.py tests/ndarray/test_scatter.py tests/nn/test_optim.py tests/nn/test_nn_layers.py \
-	    tests/ndarray/test_sorting.py; } | xargs -P 10 -L 1 $(PYTHON) -m pytest --quiet
+	{ printf -- '--device cuda tests/ndarray/test_operator_sweep.py -k "%selementwise"\n' "" "not "; \
+	  printf -- 'tests/backends/test_gpu_library.py -k "not interpreter and %srows_are_sorted"\n' "" "not "; \
+	  printf -- '--device cuda -k "not one_kernel" %s\n' $(ON_GPU); \
+	  printf -- '-k "not interpreter" %s\n' $(FOR_GPU); } | xargs -P 12 -L 1 $(PYTHON) -m pytest --quiet
 
 # Each tester is a module of `tests` that takes a seed and how many programs of each kind to draw.
 TESTERS := random_programs random_jit random_files

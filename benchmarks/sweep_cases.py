@@ -7,7 +7,7 @@ come from public architectures, with batches of 1 to 256 and lengths that people
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from random import Random
 from typing import Any, NamedTuple
@@ -159,6 +159,7 @@ class Case:
     flops: float = 0
     gradients: bool = False
     values: int = 0  # of the results, how many are compared; 0: all
+    kink: bool = False  # a sum is compared with 0
 
     @property
     def dtype(self) -> str:
@@ -259,8 +260,9 @@ def linear(draw: Draw) -> Case:
 
     shapes = [(rows, into), (out, into), *([(out,)] * bias)]
     flops = 2 * rows * out * into
-    return draw.made("linear", f"linear {act}".strip(), function, shapes, draw.dtype(),
+    made = draw.made("linear", f"linear {act}".strip(), function, shapes, draw.dtype(),
                      (rows, out), flops)  # fmt: skip
+    return replace(made, kink=act == "relu")
 
 
 def product(draw: Draw) -> Case:
@@ -360,8 +362,9 @@ def batch_norm(draw: Draw) -> Case:
         return lib.nn.functional.relu(y) if relu else y
 
     x = (batch, channels, pixels, pixels)
-    return draw.made("batch norm", f"batch norm{' + relu' * relu}", function,
+    made = draw.made("batch norm", f"batch norm{' + relu' * relu}", function,
                      [x, (channels,), (channels,)], draw.dtype(), x)  # fmt: skip
+    return replace(made, kink=relu)
 
 
 def norm(draw: Draw) -> Case:

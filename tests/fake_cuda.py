@@ -129,8 +129,12 @@ class FakeDriver(types.ModuleType):
         return self._threads.setdefault(threading.get_ident(), [])
 
     def install(self, monkeypatch: Any) -> FakeDriver:
-        """Let `from cuda.bindings import driver` find this one."""
+        """Let `from cuda.bindings import driver` find this one, and nobody NVIDIA's libraries."""
+        from genesis.backends.gpu.library import nccl, nvidia_math
         from genesis.backends.gpu.runtime import nvidia
+
+        for user in (nccl, nvidia_math):  # whose real ones would take what is pretended for real
+            monkeypatch.setattr(user, "loaded", lambda name: None)
 
         package, bindings = types.ModuleType("cuda"), types.ModuleType("cuda.bindings")
         bindings.driver = self  # type: ignore[attr-defined]

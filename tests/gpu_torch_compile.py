@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-import genesis.torch  # noqa: F401
+import genesis.torch
 from genesis.backends import get
 
 CHECKS: list[Callable[[], object]] = []
@@ -275,6 +275,42 @@ def numbers_and_tensors_on_the_cpu() -> None:
     got, want = torch.compile(f, backend="genesis")(x, scale, table), f(x, scale, table)
     assert [t.device for t in got] == [t.device for t in want]
     agree(got, want)
+
+
+@check
+def what_is_made_on_the_cpu_to_be_copied() -> None:
+    """Nothing of it is left to PyTorch, and numbers are brought without waiting."""
+    x, scale = torch.randn(8, 8, device="cuda"), torch.tensor(3.0)
+
+    def f(x: Any, scale: Any, table: Any) -> Any:
+        position = torch.arange(8)
+        distance = (position[None] - position[:, None]).abs().float().log1p().clamp(max=3)
+        here = distance.to("cuda") + torch.eye(8).to("cuda")
+        return x * (1 - 0.5 * scale) + here + torch.tensor([2.0] * 8).to("cuda") + table.to("cuda")
+
+    run = compiled(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", genesis.torch.FallbackWarning)
+        for table in (torch.ones(8), torch.arange(8.0).pin_memory()):
+            agree(run(x, scale, table), f(x, scale, table))
+
+
+@check
+def groups_of_rows() -> None:
+    """The product of a mixture of experts, and its gradients."""
+    ends = torch.tensor([64, 64, 200, 256], dtype=torch.int32, device="cuda")
+    bf16 = {"dtype": torch.bfloat16, "device": "cuda"}
+    x, w = (torch.randn(*s, **bf16).requires_grad_() for s in ((256, 64), (4, 64, 96)))
+    upstream = torch.randn(256, 96, **bf16)
+
+    def f(x: Any, w: Any, ends: Any) -> Any:
+        return torch._grouped_mm(x, w, offs=ends)
+
+    run = compiled(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", genesis.torch.FallbackWarning)
+        got, want = (torch.autograd.grad(g(x, w, ends), (x, w), upstream) for g in (run, f))
+    agree(got, want, 3e-2, 3e-2)
 
 
 @check

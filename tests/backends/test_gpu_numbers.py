@@ -330,6 +330,42 @@ def test_gelu_keeps_the_digits_of_small_results(gpu: None) -> None:
     np.testing.assert_array_equal(ends, [np.nan, 0, 100, np.inf, np.nan])
 
 
+# Triton's interpreter has no smallest bfloat16.
+@on_gpu
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", *([] if INTERPRETED else ["bfloat16"])]
+)
+def test_what_division_leaves_is_exact(dtype: str, gpu: None) -> None:
+    """Of numbers of all sizes, the smallest of the type among them, and beside each other."""
+    rng = np.random.default_rng(7)
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    info = ml_dtypes.finfo(kind)
+    with np.errstate(all="ignore"):
+        powers = 2.0 ** rng.integers(info.minexp - info.nmant, info.maxexp, 3000)
+        x = (rng.uniform(-2, 2, 3000) * powers).astype(kind)
+        near = 2.0 ** rng.integers(-30, 5, 3000) * rng.uniform(-2, 2, 3000)
+        y = np.where(rng.random(3000) < 0.7, x.astype(float) * near, np.roll(x, 1)).astype(kind)
+        x[:4], y[:4] = info.smallest_subnormal, [1.5, -1.5, info.smallest_subnormal, np.inf]
+        y = np.where(y == 0, info.smallest_subnormal, y)
+        wide = np.float64 if dtype != "float64" else np.longdouble
+        rest = np.fmod(x.astype(wide), y.astype(wide))
+        moved = (rest != 0) & ((rest < 0) != (y < 0))
+        ends = np.isfinite(x) & np.isfinite(y.astype(wide)) | np.isinf(y)
+        a, b = nd.array(x), nd.array(y)
+        with nd.on_device("cpu"):
+            floors = nd.floor_divide(nd.array(x), nd.array(y)).numpy()
+    wants = {
+        nd.fmod: rest.astype(kind),
+        nd.remainder: np.where(moved, rest + y.astype(wide), rest).astype(kind),
+        nd.floor_divide: floors,
+    }
+    for function, want in wants.items():
+        got = function(a, b).numpy()
+        np.testing.assert_array_equal(
+            got[ends].astype(np.float64), want[ends].astype(np.float64), function.__name__
+        )
+
+
 @on_gpu
 def test_a_replay_reads_what_it_is_given(gpu: None) -> None:
     step = genesis.jit(lambda x: (nd.cumsum(x * 2, axis=1), x.sum(axis=0)))

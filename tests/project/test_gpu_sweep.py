@@ -44,7 +44,7 @@ def compared(number: int, device: str) -> None:
     results = results if isinstance(results, tuple) else (results,)
     found = tuple(torch.from_numpy(x.cpu().numpy()) for x in results)
     error, nbytes = gpu_sweep.difference(torch, case, found, theirs)
-    assert error <= gpu_sweep.TOLERANCE[case.dtype]
+    assert error <= gpu_sweep.tolerance(case)
     assert nbytes > 0
 
 

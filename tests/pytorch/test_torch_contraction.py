@@ -427,3 +427,29 @@ def test_layer_of_an_encoder(first: bool, mask: tuple[Any, int | None]) -> None:
         settings = (gelu, first, 1e-5)
         layer = (x, 16, 4, *attention, *settings, *norms, *feeding)
         check("_transformer_encoder_layer_fwd", *layer, given, mask_type=kind)
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends"),
+    [(64, [16, 16, 40, 64]), (320, [8, 296, 312, 320]), (8, [0, 0, 8, 8]), (48, [0, 0, 0, 0])],
+)
+def test_groups_of_rows_have_matrices_of_their_own(rows: int, ends: list[int]) -> None:
+    """Groups may be empty, and of any length; rows behind the last one belong to none."""
+    offs = torch.tensor(ends, dtype=torch.int32)
+    x, w = (torch.randn(*shape).bfloat16() for shape in ((rows, 24), (4, 24, 16)))
+    y = torch.randn(rows, 16).bfloat16()
+    wide, tall = torch.randn(4, 16, 24).bfloat16(), torch.randn(24, rows).bfloat16()
+    last = ends[-1]
+    for a, b in ((x, w), (x.t(), y), (wide, tall)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            want = aten._grouped_mm(a, b, offs)
+        got = run("_grouped_mm", a, b, offs)
+        if a is x:
+            got, want = got[:last], want[:last]  # PyTorch leaves the others as they are
+        elif a is wide:
+            got, want = got[:, :last], want[:, :last]
+        assert_close(got, want, check_stride=False)
+    with pytest.raises(Unsupported, match="sums within groups"):
+        many = torch.empty(2048, 2048).bfloat16()
+        run("_grouped_mm", many, many, offs)

@@ -89,17 +89,56 @@ def compile(source: RenderedKernel, signature: Mapping[str, str], target: str) -
             kernel = triton.compile(ast, target=chip, options=chosen)
             if kernel.metadata.shared <= _SHARED.get(target, _LEAST_SHARED):
                 break
-        assembly, binary = ("ptx", "cubin") if chip.backend == "cuda" else ("amdgcn", "hsaco")
+        if chip.backend == "cuda":
+            assembly, binary = kernel.asm["ptx"], kernel.asm["cubin"]
+            if (halves := in_halves(assembly)) != assembly:
+                assembly, binary = halves, _assembled(halves, chip, chosen)
+        else:
+            assembly, binary = kernel.asm["amdgcn"], kernel.asm["hsaco"]
         functions.append(
             CompiledFunction(
                 kernel.metadata.name,
-                kernel.asm[assembly],
-                kernel.asm[binary],
+                assembly,
+                binary,
                 kernel.metadata.num_warps,
                 kernel.metadata.shared,
             )
         )
     return Compiled(target, tuple(functions))
+
+
+def in_halves(ptx: str) -> str:
+    """PTX in which two 16-bit numbers in a word are added one by one.
+
+    NVIDIA's assembler up to CUDA 12.9 adds 0 instead of a constant where it has unrolled a loop
+    around such an addition (VIADD.16x2 with an immediate). LLVM makes them of indices, too, which
+    it narrows to what their range needs.
+
+    >>> print(in_halves("add.s16x2 %r3, %r1, %r2;"))
+    {
+    .reg .b16 %a, %b, %c, %d;
+    mov.b32 {%a, %b}, %r1;
+    mov.b32 {%c, %d}, %r2;
+    add.s16 %a, %a, %c;
+    add.s16 %b, %b, %d;
+    mov.b32 %r3, {%a, %b};
+    }
+    """
+    return re.sub(
+        r"add\.[su]16x2\s+(%\w+),\s*(%\w+),\s*(%\w+);",
+        r"{\n.reg .b16 %a, %b, %c, %d;\nmov.b32 {%a, %b}, \2;\nmov.b32 {%c, %d}, \3;\n"
+        r"add.s16 %a, %a, %c;\nadd.s16 %b, %b, %d;\nmov.b32 \1, {%a, %b};\n}",
+        ptx,
+    )
+
+
+def _assembled(ptx: str, chip: Any, options: dict[str, Any]) -> bytes:
+    """The machine code of PTX, by Triton's assembler."""
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(chip)
+    code: bytes = backend.make_cubin(ptx, {}, backend.parse_options(options), chip.arch)
+    return code
 
 
 def parse_target(target: str) -> tuple[str, int | str, int]:

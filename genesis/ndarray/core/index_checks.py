@@ -8,8 +8,9 @@ Kernels never touch memory out of range: gathers clamp their indices and scatter
 check decides only whether to complain, and is made wherever it is cheapest: at the call if the
 index is known there (`genesis.ndarray.ops.index_arguments`), else by the realisation that needs the
 index, before anything is overwritten. A recorded function computes what there is to check as
-further results; where a device runs on its own, they are looked at later: when recorded functions
-are called again, and at the latest when anything is read from a device.
+further results. Where a device runs on its own, they are words that are written to only if an index
+does not exist, and looked at later: when that function is called again, and at the latest when
+anything is read from a device.
 
 What is computed is the worst index: the greatest of the zigzag codes, which count 0, -1, 1, -2, ..
 as 0, 1, 2, 3, .. . That one number says how far from the axis an index lies, and on which side.
@@ -18,8 +19,8 @@ as 0, 1, 2, 3, .. . That one number says how far from the axis an index lies, an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, reduce
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ from genesis.ndarray.core.subgraph_copies import Subgraph
 from genesis.ndarray.core.value import NO_AXIS, Checked, Value
 
 if TYPE_CHECKING:
-    from genesis.backends.base import Later
+    from genesis.backends.base import Backend, Later
 
 
 def checks_in(order: Sequence[Value]) -> list[Checked]:
@@ -50,6 +51,34 @@ def codes(checks: Sequence[Checked]) -> list[Value]:
         graph = _code_of(index.dtype, index.shape, index.device, whole)
         found.append(graph.copy([index], index.device)[graph.places[0]])
     return found
+
+
+def reports(checks: Sequence[Checked], divided: bool = False) -> tuple[list[Value], list[Value]]:
+    """What to compute for each check: its code, or a word that gets it if there is no such index.
+
+    And the words, to be overwritten, if the device has any. Checks of one index share one: it is
+    written for the smallest axis.
+    """
+    from genesis.ndarray.core.realisation import backend_of
+
+    if not checks or divided or not (backend := backend_of(checks[0].device)).has_words:
+        return codes(checks), []
+    extents: dict[tuple[Value, Dim | None], list[Dim]] = {}
+    keys = [(c.inputs[0], c.extent if c.axis < NO_AXIS else None) for c in checks]
+    for key, c in zip(keys, checks, strict=True):
+        extents.setdefault(key, []).append(c.extent)
+    nowhere, device, first = backend.foreign(0, 0, None), checks[0].device, ((0, 1),)
+    found, words = {}, []
+    for key, worst in dict(zip(keys, codes(checks), strict=True)).items():
+        few = [primitive.extent(e, int64, device) for e in dict.fromkeys(extents[key])]
+        least = reduce(partial(elementwise, ops.MIN), few)
+        limit = cast(elementwise(ops.SHL, least, constant(1, int64, device)), uint64)
+        words.append(Value.realised(nowhere, uint64, (2,), (1,), device, foreign=True))
+        wrong = primitive.reshape(elementwise(ops.LE, limit, worst), (1,))
+        old = primitive.slice_(words[-1], first, (1,))
+        new = primitive.where(wrong, primitive.reshape(worst, (1,)), old)
+        found[key] = primitive.update(words[-1], new, first)
+    return [found[key] for key in keys], words
 
 
 @lru_cache(maxsize=256)
@@ -119,6 +148,17 @@ def settle(wait: bool, most: int | None = None) -> None:
         for name, extent, axis, where in checks:
             require(name, code, extent, axis, where)
         most = most and most - 1
+    if wait and most is None:
+        for backend in set(_watched.values()):
+            backend.synchronize()
+        for look in list(_watched):
+            _watched.pop(look, None)
+            look()
+
+
+def watch(look: Callable[[], None], backend: Backend) -> None:
+    """Call `look`, which raises if a word has been written, when everything is settled."""
+    _watched[look] = backend
 
 
 #: An index of so many elements is worth a kernel more, not to be read twice.
@@ -127,4 +167,5 @@ MANY = 1 << 16
 MOST = 64
 
 _undecided: deque[tuple[Later, Sequence[tuple[str, int, int, str]]]] = deque()
+_watched: dict[Callable[[], None], Backend] = {}
 _settling = Lock()

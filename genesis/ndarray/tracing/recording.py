@@ -22,7 +22,7 @@ from genesis.ir.assumptions import Assumptions, SizeCondition, solved
 from genesis.ir.node import Node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize
 from genesis.ndarray import pytree
-from genesis.ndarray.core.index_checks import checks_in, codes
+from genesis.ndarray.core.index_checks import checks_in, reports
 from genesis.ndarray.core.interop import is_steady
 from genesis.ndarray.core.layout import Shape, is_row_major
 from genesis.ndarray.core.ndarray import NDArray
@@ -366,9 +366,11 @@ class Recording:
         saved = [] if self.tape is None else self.tape.saved
         wanted = [*(recorder.now[s] for s in (*fresh, *written)), *saved]
         checks = checks_in(topological(v for v in wanted if v.memory is None))
-        with recorded_by(recorder):
-            worst = codes(checks)
         overwritten = {recorder.inputs[s] for s in written}
+        leaves = [v for v in topological(checks) if v.memory is not None]
+        with recorded_by(recorder):
+            worst, words = reports(checks, any(v.placement is not None for v in leaves))
+        overwritten |= set(words)
         place = {v: places[s] for s, v in recorder.inputs.items()}
         wishes = Wishes(
             {recorder.now[s]: recorder.inputs[s] for s in written},

@@ -59,8 +59,8 @@ class Named:
 class InputRead(NamedTuple):
     """An input of a program: its slot, the register, and the strides it is compiled for.
 
-    PyTorch may pass one that is `marked`: its elements are meant to be conjugated, or negated. A
-    number on the CPU comes from `elsewhere`, if the program runs on another device.
+    PyTorch may pass one that is `marked`: its elements are meant to be conjugated, or negated. What
+    is on the CPU comes from `elsewhere`, if the program runs on another device.
     """
 
     slot: int
@@ -75,7 +75,7 @@ class Made(NamedTuple):
 
     It is made with `size` and `stride`. PyTorch may want another `shape` with `strides`: "seen",
     where several elements are one in memory, "copied", where there are gaps between elements; or it
-    wants a number on the CPU, "moved" there.
+    wants it on the CPU, "moved" there.
     """
 
     register: int
@@ -100,6 +100,16 @@ class Check(NamedTuple):
     name: str
     extent: Dim
     axis: int
+
+
+class Reported(NamedTuple):
+    """A word that a program writes if an index does not exist, by the slot of the input it is.
+
+    See `genesis.ndarray.core.index_checks`.
+    """
+
+    slot: int
+    checks: tuple[Check, ...]
 
 
 class Constant(NamedTuple):
@@ -145,7 +155,7 @@ class PartPlan:
     """One program and what PyTorch computes after it.
 
     The program's outputs are, of `made`, `written` and `checks` in this order, those in `computed`:
-    what has no elements is not computed.
+    what has no elements is not computed. Where the device has words, these come in place of checks.
     """
 
     named: Named | None
@@ -159,6 +169,7 @@ class PartPlan:
     made: list[Made] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
+    words: list[Reported] = field(default_factory=list)
     computed: list[int] = field(default_factory=list)
     foreign: list[Foreign] = field(default_factory=list)
 

@@ -14,7 +14,7 @@ from genesis.ir.dtype import uint8
 from genesis.ir.node import Node as GraphNode
 from genesis.ir.node import topological
 from genesis.ir.size import Size, evaluate
-from genesis.ndarray.core.index_checks import checks_in, codes
+from genesis.ndarray.core.index_checks import checks_in, reports
 from genesis.ndarray.core.layout import is_row_major, row_major
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.realisation import backend_of, compiled
@@ -61,7 +61,8 @@ class PlanBuilder:
             new = [x.value for x in part.written.values()]
             found = [x for _, x in arranged] + new
             checks = checks_in(topological(found))
-            values = [*found, *codes(checks)]
+            worst, words = reports(checks)
+            values = [*found, *(dict.fromkeys(worst) if words else worst)]
         plan = plans.PartPlan(None)
         order = topological(values)
         views = [node for node in part.inputs if node in trace.views]
@@ -73,6 +74,8 @@ class PlanBuilder:
         for v, slot in slots.items():
             if v is trace.state:
                 plan.random = slot
+            elif v in words:
+                pass
             elif v in places:
                 how = tuple(v.strides), v in marked, v in elsewhere
                 plan.reads.append(plans.InputRead(slot, places[v], *how))
@@ -88,7 +91,7 @@ class PlanBuilder:
             slots[v]
             for v in targets.values()
             if v in slots and v not in copied and is_row_major(v.shape, v.strides)
-        )
+        ) | frozenset(slots[v] for v in words)
         # Without elements there is nothing to compute, and nothing to pass to a kernel.
         plan.computed = [k for k, v in enumerate(values) if 0 not in v.shape]
         roots = tuple(nodes[values[k]] for k in plan.computed)
@@ -97,7 +100,17 @@ class PlanBuilder:
             plan.named = plans.Named.of(program, trace.device)
         plan.made = [made for made, _ in arranged]
         plan.written = [plans.Written(self._number(n), slots.get(v)) for n, v in targets.items()]
-        plan.checks = [plans.Check(c.name, c.extent, c.axis) for c in checks]
+        told = [plans.Check(c.name, c.extent, c.axis) for c in checks]
+        if words:
+            reported: dict[Value, list[plans.Check]] = {}
+            for v, check in zip(worst, told, strict=True):
+                reported.setdefault(v, []).append(check)
+            plan.words = [
+                plans.Reported(slots[word], tuple(found))
+                for word, found in zip(words, reported.values(), strict=True)
+            ]
+        else:
+            plan.checks = told
         plan.foreign = [self._foreign(node) for node in part.foreign]
         return plan
 
@@ -110,7 +123,8 @@ class PlanBuilder:
         if 0 in shape:
             return plans.Made(register, dtype, shape, strides), array.value
         if self._trace.is_elsewhere(node):
-            return plans.Made(register, dtype, shape, strides, "moved"), array.value
+            plain = (register, dtype, shape, row_major(shape))
+            return plans.Made(*plain, "moved", shape, strides), array.value
         axes = range(len(shape))
         order = sorted(axes, key=lambda d: _hint(fake.stride(d)), reverse=True)
         repeated = {d for d in axes if strides[d] == 0 and shape[d] != 1}

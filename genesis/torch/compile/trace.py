@@ -104,6 +104,7 @@ class Trace:
         self.roots: dict[Node, Node] = {}  #: results by the node whose memory they share
         self._apart = apart
         self._place = place_of(device)
+        self._brought = brought(module, self._place)
         self.constants: dict[Value, torch.Tensor] = {}  #: what stands for tensors that are known
         self._constants: set[Node] = set()
         self._known: dict[Node, Any] = {}  # what kernels gave: arrays, lists of them, sizes
@@ -275,16 +276,19 @@ class Trace:
     def _is_foreign(self, node: Node) -> bool:
         """Whether an operator works on another device: PyTorch computes it there.
 
-        Numbers on the CPU may be mixed with tensors on a device; those that are computed of nothing
-        but constants can be computed anywhere.
+        Numbers on the CPU may be mixed with tensors on a device, and what is copied from there is
+        read there. Numbers that are computed of nothing but constants can be computed anywhere.
         """
-        value = node.meta.get("val")
-        values = value if isinstance(value, list | tuple) else (value,)
-        tensors = [x for x in values if isinstance(x, torch.Tensor)]
+        tensors = _tensors(node)
         there = [x for x in tensors if x.device != self._place]
         others = [n for n in node.all_input_nodes if self.is_elsewhere(n)]
+        if node in self._brought:
+            return False
         if not there:
-            return not all(_is_number(n.meta["val"]) for n in others)
+            copied = _is_copy(node)
+            return not all(
+                copied or n in self._brought or _is_number(n.meta["val"]) for n in others
+            )
         constants = all(n in self._constants for n in node.all_input_nodes)
         mutable = node.target._schema.is_mutable  # type: ignore[union-attr]
         if constants and not mutable and len(tensors) == 1 and _is_number(tensors[0]):
@@ -303,7 +307,9 @@ class Trace:
         if node.target is operator.getitem:  # comes with its source, which PyTorch computes
             self._part(level - 1).foreign.append(node)
             return
-        if node.target is not torch.ops.higher_order.with_effects:  # which nobody else may run
+        there = _is_copy(node) and any(x.device != self._place for x in _tensors(node))
+        # What nobody else may do is nothing to tell.
+        if node.target is not torch.ops.higher_order.with_effects and not there:
             self.reasons.setdefault(str(node.target), why)
         if not self._numbers.isdisjoint(node.all_input_nodes):
             raise NumberNeeded
@@ -392,6 +398,62 @@ def device_of(module: GraphModule) -> str:
 def gpu_of(place: torch.device) -> str:
     """What a GPU is called that PyTorch calls "cuda", whoever made it."""
     return canonical(f"{'hip' if torch.version.hip else 'cuda'}:{place.index or 0}")
+
+
+def brought(module: GraphModule, place: torch.device) -> set[Node]:
+    """Nodes on other devices that programs compute instead: all they are for is to be brought here.
+
+    Such as a table of positions that is made on the CPU and copied. They are computed of constants,
+    of numbers and of each other, so nothing large has to come with them.
+    """
+
+    def is_suitable(node: Node) -> bool:
+        if node.target is operator.getitem:
+            return node.args[0] in found
+        target = node.target
+        return (
+            isinstance(target, torch._ops.OpOverload)
+            and name_of(target) in implementations
+            and not target._schema.is_mutable
+            and torch.Tag.nondeterministic_seeded not in target.tags
+            and all(x in found or x.op == "get_attr" or is_small(x) for x in node.all_input_nodes)
+        )
+
+    def is_small(node: Node) -> bool:
+        tensors = _tensors(node)
+        return all(_is_number(x) for x in tensors)
+
+    def is_computed(node: Node) -> bool:
+        """Whether the program has what a node gives."""
+        target = node.target
+        if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+            return node in found
+        here = all(x.device == place for x in _tensors(node)) and name_of(target) in implementations
+        return node in found or (here and not target._schema.is_mutable)
+
+    found: set[Node] = set()
+    for node in module.graph.nodes:
+        tensors = _tensors(node)
+        apart = bool(tensors) and all(x.device != place for x in tensors)
+        if node.op == "call_function" and apart and is_suitable(node):
+            found.add(node)
+    while lost := {
+        n for n in found if not (is_suitable(n) and n.users and all(map(is_computed, n.users)))
+    }:
+        found -= lost
+    return found
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    """What a node gives, as PyTorch's trace has it."""
+    value = node.meta.get("val")
+    values = value if isinstance(value, list | tuple) else (value,)
+    return [x for x in values if isinstance(x, torch.Tensor)]
+
+
+def _is_copy(node: Node) -> bool:
+    """Whether a node does nothing but give a tensor another type or another place."""
+    return node.target is torch.ops.aten._to_copy.default
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

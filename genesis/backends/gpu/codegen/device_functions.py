@@ -18,6 +18,7 @@ class DeviceFunctions:
 
     def use(self, name: str) -> None:
         """Include a helper of this file."""
+        self.libdevice |= "libdevice." in _HELPERS[name]
         if name == "threefry":
             self._functions.setdefault("mix", _MIX)
         self._functions.setdefault(name, _HELPERS[name])
@@ -123,6 +124,16 @@ def saturate(x, low: tl.constexpr, high: tl.constexpr, dtype: tl.constexpr):
     y = tl.cast(tl.where(inside, x, 0.0), dtype)
     y = tl.where(below, tl.full([], low, dtype), y)
     return tl.where(above, tl.full([], high, dtype), y)
+
+@triton.jit
+def float_mod(x, y):
+    """What is left of x / y, with the sign of x; the library takes the smallest numbers for 0."""
+    tiny = tl.abs(y) < 2.0**-102  # where what is left may be one of them
+    larger = tl.where(tiny, 2.0**64, 1.0)
+    z = y * larger
+    r = tl.where(tl.abs(x) < tl.abs(z), x, libdevice.fmod(x, z)) * larger
+    r = tl.where(tl.abs(r) < tl.abs(z), r, libdevice.fmod(r, z))
+    return tl.where(tiny, r * 2.0**-64, r)
 
 @triton.jit
 def keep_tiny(x, y):

@@ -382,6 +382,8 @@ class _Writer:
             return self._call("round_up" if op is ops.CEIL else "round_down", operands)
         if op in _TRITON:
             return Text(f"tl.{_TRITON[op]}({', '.join(operands)})")
+        if op is ops.FMOD and dtype is float32:
+            return self._call("float_mod", operands)
         if op in _LIBDEVICE:
             self.scope.library.libdevice = True
             text = Text(f"libdevice.{_LIBDEVICE[op]}({', '.join(operands)})")

@@ -90,10 +90,17 @@ class MemoryPool:
         result: list[Memory] = []
         with self._lock:
             try:
-                if self.freed:
-                    self._collect()
+                freed = self.freed
                 for nbytes in sizes:
                     capacity = rounded(nbytes)
+                    if freed:
+                        # A program that runs again asks for what it has just given back.
+                        last = pointer, size, freed_at, shared = freed.pop()
+                        if size == capacity and not shared:
+                            result.append(_Block(nbytes, capacity, self, pointer, freed_at))
+                            continue
+                        freed.append(last)
+                        self._collect()
                     region = self._small if capacity <= SMALL else self._large
                     found = region.arena.take(capacity) or self._obtain(nbytes, capacity, region)
                     result.append(_Block(nbytes, capacity, self, *found))
