@@ -13,7 +13,7 @@ from genesis import ndarray as nd
 from genesis.backends.gpu.compile import compile, resources
 from genesis.backends.gpu.library import NATIVE_CALLS
 from genesis.backends.gpu.library.segment_sums import Sums
-from genesis.backends.gpu.library.sort import LONG, RUN, SHORT, WAYS, Sort, sort_of
+from genesis.backends.gpu.library.sort import CHUNK, LINE, LINES, LONG, RUN, SHORT, Sort, sort_of
 from genesis.ir.dtype import as_dtype
 from genesis.ir.node import LibraryCall
 from genesis.ir.numpy_library import reference
@@ -27,8 +27,8 @@ REAL = [
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
     "bfloat16", "float32", "float64",
 ]  # fmt: skip
-#: One run, two, and so many that two merges are needed.
-LENGTHS = [1, 100, (1 << RUN) + 3, (1 << (RUN + WAYS)) + 5]
+#: Sorted by one block, by passes over one tile, and by passes over two.
+LENGTHS = [1, 100, (1 << RUN) + 3, (1 << LONG) + 5, LINES * LINE + 5]
 
 
 def rows(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -51,7 +51,7 @@ def same(found: nd.NDArray, wanted: np.ndarray) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", REAL)
 def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
-    lengths = LENGTHS if dtype in ("float32", "int64") else LENGTHS[:3]
+    lengths = LENGTHS if dtype in ("float32", "int64", "bfloat16") else LENGTHS[:4]
     for n in lengths:
         x = rows(rng, dtype, (1 if n > 1000 else 2, n))
         for descending in (False, True):
@@ -63,8 +63,8 @@ def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [(1 << LONG) + 5, *([] if INTERPRETED else [4101, 50257, 1 << 20])])
-def test_long_runs_are_merged(rng: np.random.Generator, n: int) -> None:
+@pytest.mark.parametrize("n", [CHUNK + 5, *([] if INTERPRETED else [50257, 1 << 20])])
+def test_long_rows_are_sorted_by_tiles_and_selected_by_chunks(rng: np.random.Generator, n: int) -> None:
     x = rows(rng, "float32", (1, n))
     found = nd.sort(nd.array(x, device="cuda"))
     for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):

@@ -1,9 +1,9 @@
 """The kernels of a sort: a function of `rows` for each phase, called with what the phase has.
 
-The first phase sorts runs, each of the following merges them, until there is one run in a row. What
-is not done yet lies in two arrays in turns, the result of the last phase where it is asked for. How
-many merges there are depends on the longest row there can be: a merge of one run leaves it as it
-is.
+Short rows are sorted by one phase, several of them by a block. Of long rows each pass, of up to
+three phases, sorts by 8 bits. What is not done yet lies in two arrays in turns, the result of the
+last phase where it is asked for. Where few elements of a row are wanted, they are selected first:
+in as many rounds as the longest row there can be needs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,25 @@ from genesis.ir.dtype import DType
 from genesis.ir.node import LibraryCall
 from genesis.ir.size import Dim, bounds, product
 
-#: As powers of two: the elements of a run that is sorted by counting, the least and the most of one
-#: that is sorted with its places, elements that a block has at least, and the runs of a merge.
+#: As powers of two: the elements of a row that is sorted by comparing all with each other, the
+#: least and the most of one that is sorted with its places, and elements that a block has at least.
 RUN = 7
 SHORT = 4
 LONG = 10
 BLOCK = 10
-WAYS = 2
+#: Lines of a tile and elements of a line, and how many warps sort a tile.
+LINES, LINE = 16, 128
+WARPS = 4
+#: Tiles and digits whose counts a block sums up at once.
+SUMMED = (256, 8)
+#: Elements that a block selects from at once, and for each of its threads.
+CHUNK = 1 << 13
+EACH = 32
+#: What share of a chunk is selected at most, and how many are.
+SHARE = 4
+MOST = 1 << LONG
 LONGEST = (1 << 31) - 1
+TEXTS = ("sort_triton.py", "sort_radix_triton.py", "sort_select_triton.py")
 
 
 def native_sort(call: LibraryCall, target: str) -> NativeCall | None:
@@ -47,18 +58,16 @@ def _claim(call: LibraryCall, descending: bool, selects: bool, target: str) -> N
     if dtype.is_complex or bounds(n)[1] > LONGEST:
         return None
     sort = sort_of(call, descending, selects)
-    rows = product(outer)
-    places: Dim = rows * n * 4
-    scratch = sort.copies * (places * (2 if dtype.bits == 64 else 1), places)
-    return NativeCall(_binary(sort, target), scratch, (rows, n, call.results[0][1][-1]))
+    rows, k = product(outer), call.results[0][1][-1]
+    return NativeCall(_binary(sort, target), sort.scratch(rows, n, k), (rows, n, k))
 
 
 def sort_of(call: LibraryCall, descending: bool = False, selects: bool = False) -> Sort:
     """How the longest rows that a call may have are sorted."""
     dtype, (*_, n) = call.operands[0]
-    length = (bounds(n)[1] - 1).bit_length()
-    run = RUN if dtype.bits == 64 else min(LONG, max(SHORT, length))
-    return Sort(dtype, descending, selects, max(0, -(-(length - run) // WAYS)), run)
+    length = (max(1, bounds(n)[1]) - 1).bit_length()
+    wanted = (max(1, bounds(call.results[0][1][-1])[1]) - 1).bit_length()
+    return Sort(dtype, descending, selects, length, length if selects else min(length, wanted))
 
 
 @lru_cache(maxsize=256)
@@ -69,23 +78,28 @@ def _binary(sort: Sort, target: str) -> Binary:
 
 
 @dataclass(frozen=True)
-class Sort:
-    """What the kernels depend on: the elements, their order, how many merges there are, and runs.
+class Phase:
+    """The statements of a kernel, how many blocks it has, and the warps of each."""
 
-    Numbers are the rows, their length, and how many elements of each are in the result. A row of
-    which elements are selected by their ranks is sorted whole.
+    statements: tuple[str, ...]
+    grid: Count
+    warps: int = 4
+
+
+@dataclass(frozen=True)
+class Sort:
+    """What the kernels depend on: the elements, their order, and sizes as powers of two.
+
+    Rows have at most `length` elements, `wanted` of which are in the result. A row of which elements
+    are selected by their ranks is sorted whole. Numbers are the rows, their length, and how many
+    elements of each are in the result.
     """
 
     dtype: DType
     descending: bool
     selects: bool
-    merges: int
-    run: int = RUN
-
-    @property
-    def copies(self) -> int:
-        """How many arrays of keys and places there are."""
-        return min(2, self.merges + self.selects)
+    length: int
+    wanted: int
 
     @property
     def bits(self) -> int:
@@ -93,77 +107,208 @@ class Sort:
         return max(8, self.dtype.bits)
 
     @property
-    def rows(self) -> int:
-        """How many rows a block sorts at once: more than one if a run is a whole row."""
-        return 1 if self.merges or self.bits == 64 else 1 << max(0, BLOCK - self.run)
+    def key(self) -> str:
+        """The type of keys."""
+        return f"uint{max(32, self.bits)}"
+
+    @property
+    def chunk(self) -> int:
+        """How many elements of a row a block selects from at once."""
+        return min(CHUNK * 32 // max(32, self.bits), 1 << max(self.length, SHORT))
+
+    @property
+    def few(self) -> bool:
+        """Whether those that are wanted are selected, and only they sorted."""
+        most = 1 << RUN if self.bits == 64 else MOST
+        fits = (SHARE << self.wanted) <= self.chunk and 1 << self.wanted <= most
+        return self.length > RUN and fits and not self.selects
+
+    @property
+    def short(self) -> bool:
+        """Whether a block sorts whole rows."""
+        return self.length <= (RUN if self.bits == 64 else LONG)
+
+    @property
+    def tiled(self) -> bool:
+        """Whether a row may have more than one tile."""
+        return 1 << self.length > LINES * LINE
+
+    @property
+    def copies(self) -> int:
+        """How many arrays of keys and places there are."""
+        if self.few:
+            return min(2, self.rounds)
+        return min(2, (0 if self.short else self.bits // 8 - 1) + self.selects)
+
+    @property
+    def rounds(self) -> int:
+        """How often chunks are selected from until there is one."""
+        count, n = 1, 1 << self.length
+        while n > self.chunk:
+            count, n = count + 1, n // self.chunk << self.wanted
+        return count
+
+    def scratch(self, rows: Dim, n: Dim, k: Dim) -> tuple[Dim, ...]:
+        """The bytes of scratch memory."""
+        size = max(32, self.bits) // 8
+        if self.few:
+            sizes, left = [], n
+            for _ in range(self.rounds):
+                left = (left + (self.chunk - 1)) // self.chunk * k
+                sizes.append(rows * left)
+            return tuple(s * b for s in sizes[: self.copies] for b in (size, 4))
+        copies = self.copies * (rows * n * size, rows * n * 4)
+        if self.short:
+            return copies
+        tiles = rows * ((n + (LINES * LINE - 1)) // (LINES * LINE))
+        counts = (tiles * 1024, tiles * 1024, rows * 1024) if self.tiled else ()
+        return (*copies, tiles * (LINES * LINE * 4), *counts)
 
     @property
     def arguments(self) -> dict[str, str]:
         """The arguments of all phases, and their types. Elements are their bits."""
-        element, key = f"*u{self.bits}", f"*u{max(32, self.bits)}"
+        element = f"*u{self.bits}"
         found = {"x": element}
         if self.selects:
             found["ranks"] = "*i64"
         found |= {"values": element, "positions": "*i64"}
         for copy in range(self.copies):
-            found |= {f"keys_{copy}": key, f"places_{copy}": "*i32"}
+            found |= {f"keys_{copy}": f"*u{max(32, self.bits)}", f"places_{copy}": "*i32"}
+        if not self.few and not self.short:
+            found["order"] = "*i32"
+            if self.tiled:
+                found |= dict.fromkeys(("counts", "before", "totals"), "*i32")
         return found | {"rows": "i64", "n": "i64", "k": "i64"}
 
-    def phases(self) -> Iterator[list[str]]:
-        """The statements of each phase."""
-        for number in range(self.merges + 1):
-            last = number == self.merges and not self.selects
-            keys, places = (f"{name}_{number % 2}" for name in ("keys", "places"))
-            yield [
-                *(self._merge(number, last) if number else self._runs()),
-                "put_result(x, values, positions, n, k, row, rank, place)"
-                if last
-                else f"put_run({keys}, {places}, n, row, rank, key, place)",
-            ]
-        if self.selects:
-            yield [f"put_selected(x, ranks, values, positions, {places}, n, k, {1 << RUN})"]
-
-    def _runs(self) -> list[str]:
+    @property
+    def how(self) -> str:
+        """What decides the order of elements."""
         kind = "float" if self.dtype.is_float else self.dtype.kind
         infinities = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F80_0000}
         infinity = infinities.get(self.dtype.name, 0x7FF0_0000_0000_0000)
-        how = f'{self.bits}, "{kind}", {infinity}, {self.descending}'
-        found = "row, place, key, rank ="
-        if self.bits == 64:
-            return [f"{found} sorted_run(x, n, {1 << RUN}, tl.uint64, {how})"]
-        return [f"{found} sorted_rows(x, rows, n, {self.run}, {self.rows}, {how})"]
+        return f'tl.{self.key}, {self.bits}, "{kind}", {infinity}, {self.descending}'
 
-    def _merge(self, number: int, last: bool) -> list[str]:
-        keys, places = (f"{name}_{(number - 1) % 2}" for name in ("keys", "places"))
-        sizes = f"{self.run + WAYS * (number - 1)}, {1 << WAYS}, {1 << RUN}"
-        limit = "n" if self.selects else "k"
-        found = "row * n + at, mask=rank >= 0, other=0)"
-        return [
-            f"row, at, rank = merged_run({keys}, n, {limit}, {sizes})",
-            f"place = tl.load({places} + {found}",
-            *([] if last else [f"key = tl.load({keys} + {found}"]),
-        ]
+    def phases(self) -> Iterator[Phase]:
+        """All kernels, in their order."""
+        yield from self._rounds() if self.few else self._whole() if self.short else self._passes()
+        if self.selects:
+            places = f"places_{0 if self.short else (self.bits // 8 - 1) % 2}"
+            put = f"put_selected(x, ranks, values, positions, {places}, n, k, {1 << RUN})"
+            yield Phase((put,), _blocks(ROWS, K, 1 << RUN))
+
+    def _whole(self) -> Iterator[Phase]:
+        put = (
+            "put_places(places_0, n, row, rank, place)"
+            if self.selects
+            else "put_result(x, values, positions, n, k, row, rank, place)"
+        )
+        if self.bits == 64:
+            found = f"row, place, rank = sorted_run(x, n, {1 << RUN}, {self.how})"
+            yield Phase((found, put), ROWS)
+            return
+        log = max(SHORT, self.length)
+        rows = 1 << max(0, BLOCK - log)
+        found = f"row, place, rank = sorted_rows(x, rows, n, {log}, {rows}, {self.how})"
+        yield Phase((found, put), _blocks(ROWS, 1, 1, rows))
+
+    def _passes(self) -> Iterator[Phase]:
+        tile = LINES * LINE
+        grid = _blocks(ROWS, N, tile)
+        for number in range(self.bits // 8):
+            last = number == self.bits // 8 - 1
+            old, new = (f"_{k % 2}" for k in (number - 1, number))
+
+            def loaded(at: str, mask: str, old: str = old, number: int = number) -> str:
+                source = f"keys{old}" if number else "x"
+                found = f"tl.load({source} + at + {at}, mask={mask}, other=0)"
+                return f"key = {found}" if number else f"key = key_of({found}, {self.how})"
+
+            start = (
+                f"row, tile, start, i = tile_of(n, {LINES}, {LINE})",
+                "inside = start + i < n",
+                "at = row * n + start",
+                loaded("i", "inside"),
+            )
+            if self.tiled:
+                count = f"count_digits(key, inside, counts, tile, {8 * number})"
+                yield Phase((*start, count), grid, WARPS)
+                total = f"sum_counts(counts, before, totals, n, {tile}, {SUMMED[0]}, {SUMMED[1]})"
+                yield Phase((total,), ["*", ROWS, 256 // SUMMED[1]])
+            place = f"tl.load(places{old} + at + which, mask=rank >= 0, other=0)"
+            if last:
+                put = (
+                    f"put_places(places{new}, n, row, rank, place)"
+                    if self.selects
+                    else f"put_sorted(x, values, positions, n, k, row, rank, key, place, {self.how})"
+                )
+            else:
+                put = f"put_run(keys{new}, places{new}, n, row, rank, key, place)"
+            yield Phase((
+                *start,
+                *["find_starts(counts, before, totals, row, tile)"] * self.tiled,
+                f"which, digit, rank = sorted_tile(key, inside, order, tile, i, {8 * number})",
+                *["rank += tl.load(counts + tile * 256 + digit)"] * self.tiled,
+                "rank = tl.where(start + which < n, rank, -1)",
+                f"place = {place if number else 'start + which'}",
+                loaded("which", "rank >= 0"),
+                put,
+            ), grid, WARPS)  # fmt: skip
+
+    def _rounds(self) -> Iterator[Phase]:
+        rows = 1 if self.bits == 64 else max(1, (1 << BLOCK) // self.chunk)
+        warps = max(1, rows * self.chunk * max(32, self.bits) // (32 * 32 * EACH))
+        length: Count = N
+        for number in range(self.rounds):
+            last = number == self.rounds - 1
+            old, new = (f"_{k % 2}" for k in (number - 1, number))
+            shorter = f"m // {self.chunk} * k + tl.minimum(m % {self.chunk}, k)"
+            found = f"tl.load({f'keys{old} + row * m' if number else 'x + row * n'} + i"
+            found += ", mask=inside, other=0)"
+            place = f"tl.load(places{old} + row * m + i, mask=slot >= 0, other=0)"
+            statements = [
+                "m = n",
+                *[f"m = {shorter}"] * number,
+                f"row, chunk, i, inside = chunk_of(rows, m, {rows}, {self.chunk})",
+                f"key = {found if number else f'key_of({found}, {self.how})'}",
+                f"slot = first_of(key, inside, k, tl.{self.key}, {self.bits})",
+                f"to = row * ({shorter}) + chunk * k + slot",
+                f"tl.store(keys{new} + to, key, mask=slot >= 0)",
+                f"tl.store(places{new} + to, {place if number else 'i.to(tl.int32)'}, mask=slot >= 0)",
+            ]
+            if last:
+                most = f"{1 << self.wanted}" if self.bits == 64 else f"{self.wanted}, {self.bits}"
+                sort = "sorted_few" if self.bits == 64 else "sorted_chosen"
+                statements += [
+                    "tl.debug_barrier()",
+                    f"rank, place = {sort}(keys{new}, places{new}, row, rows, k, {most})",
+                    "put_result(x, values, positions, n, k, row, rank, place)",
+                ]
+            yield Phase(tuple(statements), _blocks(ROWS, length, self.chunk, rows), warps)
+            left = ["min", ["%", length, self.chunk], K]
+            length = ["+", ["*", ["//", length, self.chunk], K], left]
 
     def request(self, target: str) -> CompileRequest:
         """What is to be compiled."""
         name = f"{'select' if self.selects else 'sort'}_{self.dtype.name}"
         arguments = self.arguments
-        text = Path(__file__).with_name("sort_triton.py").read_text()
-        names = []
-        for number, statements in enumerate(self.phases()):
-            names.append(f"{name}_{number}")
-            lines = [f"def {names[-1]}({', '.join(arguments)}):", *statements]
+        text = "\n\n".join(Path(__file__).with_name(name).read_text() for name in TEXTS)
+        phases = list(self.phases())
+        names = tuple(f"{name}_{number}" for number in range(len(phases)))
+        for function, phase in zip(names, phases, strict=True):
+            lines = [f"def {function}({', '.join(arguments)}):", *phase.statements]
             text += "\n\n@triton.jit\n" + "\n    ".join(lines) + "\n"
-        rows, n, k = (["symbol", number] for number in range(3))
-        every: Count = ["//", ["+", rows, self.rows - 1], self.rows]
-        first = _blocks(every, n, self.run)
-        grids = [first, *[_blocks(rows, n)] * self.merges, *[_blocks(rows, k)] * self.selects]
-        each = len(names)
         typed = tuple(Argument(*argument) for argument in arguments.items())
-        source = RenderedKernel(text, tuple(names), typed, (4,) * each, (1,) * each, (0,) * each)
-        return CompileRequest(source, source, target, True, len(typed) - 3, 3, tuple(grids))
+        warps, each = tuple(phase.warps for phase in phases), len(phases)
+        source = RenderedKernel(text, names, typed, warps, (1,) * each, (0,) * each)
+        grids = tuple(phase.grid for phase in phases)
+        return CompileRequest(source, source, target, True, len(typed) - 3, 3, grids)
 
 
-def _blocks(rows: Count, length: Count, run: int = RUN) -> Count:
-    """How many runs all rows have."""
-    return ["*", rows, ["//", ["+", length, (1 << run) - 1], 1 << run]]
+ROWS, N, K = (["symbol", number] for number in range(3))
+
+
+def _blocks(rows: Count, length: Count, each: int, together: int = 1) -> Count:
+    """How many blocks there are for all rows, some of them in one, if they have `each` elements."""
+    if together > 1:
+        rows = ["//", ["+", rows, together - 1], together]
+    return ["*", rows, ["//", ["+", length, each - 1], each]]
