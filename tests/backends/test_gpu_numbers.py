@@ -361,6 +361,46 @@ def test_loops(gpu: None) -> None:
 
 
 @on_gpu
+@pytest.mark.parametrize("shape", [(70, 40), (100, 600), (600, 3), (9, 1100)])
+def test_running_sums_of_columns(shape: tuple[int, int], gpu: None) -> None:
+    """By tiles of some rows, in chunks where columns are few."""
+    x = normal(*shape)
+    close(nd.cumsum(nd.array(x), 0), np.cumsum(x.astype(np.float64), 0))
+
+
+@on_gpu
+@pytest.mark.parametrize("extreme", [0.0, 90.0, inf, -inf, np.nan])
+@pytest.mark.parametrize("rows", [2, 300])
+def test_softmax_of_rows_that_no_tile_holds(extreme: float, rows: int, gpu: None) -> None:
+    """Powers relative to the greatest element so far are those relative to the greatest of all."""
+    if INTERPRETED and rows > 2:
+        pytest.skip("for a GPU")
+    x = normal(rows, 17001) * 10
+    x[0, [5, 9000, 16900]] = extreme
+    x[1, :16000] = -inf
+    x[1, 16000:] += 1000
+    for function in (genesis.functional.log_softmax, genesis.functional.logsumexp):
+        found = function(genesis.tensor(x), -1).numpy()
+        wanted = function(genesis.tensor(x.astype(np.float64), device="cpu"), -1).numpy()
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-4)
+    targets = genesis.tensor(np.arange(rows), device="cuda")
+    loss = genesis.functional.cross_entropy(genesis.tensor(x[1:]), targets[1:])
+    wide = x[1:].astype(np.float64)
+    top = wide.max(-1, keepdims=True)
+    each = np.log(np.exp(wide - top).sum(-1)) + top[:, 0] - wide[np.arange(rows - 1), 1:rows]
+    assert np.isposinf(loss.numpy()) if np.isposinf(each.mean()) else True
+
+
+@on_gpu
+@pytest.mark.parametrize("batch", [5, 40])
+def test_batch_norms_of_few_channels_are_shared_among_blocks(batch: int, gpu: None) -> None:
+    x = normal(batch, 3, 70, 70) + 3
+    found = genesis.functional.batch_norm(genesis.tensor(x), None, None, training=True).array
+    mean, var = (f(x.astype(np.float64), axis=(0, 2, 3), keepdims=True) for f in (np.mean, np.var))
+    close(found, (x - mean) / np.sqrt(var + 1e-5), 1e-4)
+
+
+@on_gpu
 def test_random_numbers_are_those_of_any_device(gpu: None) -> None:
     def drawn(device: str) -> Any:
         generator = nd.random.Generator(3, device)
