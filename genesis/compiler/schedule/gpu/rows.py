@@ -16,7 +16,7 @@ from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, tile, unfuse
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
-from genesis.compiler.schedule.steps.loop_transforms import split_reduction
+from genesis.compiler.schedule.steps.loop_transforms import split_reduction, write_out
 from genesis.compiler.schedule.steps.online_powers import online_powers
 from genesis.compiler.schedule.steps.queries import best_row_axis, extent, points, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
@@ -38,6 +38,8 @@ ALIGNED = 16
 #: Shorter loops are not worth a tile of their own, and neither are shorter rows.
 SHORT = 32
 SHORT_ROW = 8
+#: Shorter ones (windows of a pool) are written out, so that all of their loads are under way at once.
+WINDOW = 16
 #: The rows and columns of a tile of running sums of columns: a thread has all rows of some columns.
 SCANNED = 8, 512
 #: The columns of a tile that goes across rows; where each thread has columns of its own to sum up,
@@ -220,7 +222,7 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
     many = points(phase.grid) >= MANY * chip.multiprocessors
     least = SHORT if across is not None else SHORT_ROW
     if longest < least or (across is not None and longest <= TALL and many and not scans):
-        return pointwise(kernel, chip, number)
+        return pointwise(write_out(kernel, WINDOW, number), chip, number)
     if across is not None:
         columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
         room = (SCANNED[0] * SCANNED[1] if scans else 2 * TILE) // columns
