@@ -162,27 +162,45 @@ def test_a_gradient_is_written_once_in_its_own_type() -> None:
 
 
 def test_rows_have_no_length_that_is_left_out() -> None:
-    """As many merges as a length needs, and as the longest needs."""
-    lengths = [1, 16, 17, 1024, 1025, 4096, 4097, (1 << 31) - 1]
-    for dtype, merges in [
-        ("float32", [0, 0, 0, 0, 1, 1, 2, 11]),
-        ("int64", [0, 0, 0, 2, 2, 3, 3, 12]),
+    """One kernel for short rows, a pass for each byte of others, of three kernels if tiles are several."""
+    lengths = [1, 1 << RUN, 129, 1 << LONG, 1025, LINES * LINE, LINES * LINE + 1, (1 << 31) - 1]
+    for dtype, kernels in [
+        ("float32", [1, 1, 1, 1, 4, 4, 12, 12]),
+        ("bfloat16", [1, 1, 1, 1, 2, 2, 6, 6]),
+        ("int64", [1, 1, 8, 8, 8, 8, 24, 24]),
     ]:
-        for n, count in zip(lengths, merges, strict=True):
-            form = as_dtype(dtype), (n,)
-            sort = sort_of(
-                LibraryCall("sorting.sort", (False,), (form,), (form, (as_dtype("int64"), (n,))))
-            )
-            assert sort.merges == count and (1 << (sort.run + WAYS * count)) >= n
-            text = sort.request("sm_90").source.text
-            assert text.count(f"def sort_{dtype}_") == count + 1
+        for n, count in zip(lengths, kernels, strict=True):
+            assert len(list(sort_of(_called("sorting.sort", dtype, n, n)).phases())) == count
+
+
+def test_few_of_many_are_selected_before_they_are_sorted() -> None:
+    for n, k, rounds in [
+        (1024, 8, 1), (8 * CHUNK, 8, 2), (1 << 31, 1, 3), (1000, 999, None), (1 << 20, 1 << 15, None),
+    ]:  # fmt: skip
+        sort = sort_of(_called("sorting.topk", "float32", n, k))
+        assert (sort.rounds if sort.few else None) == rounds
+        # Whatever a round leaves has a place in memory.
+        left = n
+        for k_of, size in enumerate(sort.scratch(3, n, k)[::2] if sort.few else ()):
+            left = left // sort.chunk * k + min(left % sort.chunk, k)
+            assert size >= 3 * left * 4, k_of
+
+
+def _called(name: str, dtype: str, n: int, k: int) -> LibraryCall:
+    kind = as_dtype(dtype)
+    return LibraryCall(
+        name, (False,), ((kind, (3, n)),), ((kind, (3, k)), (as_dtype("int64"), (3, k)))
+    )
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.skipif(INTERPRETED, reason="about machine code")
 def test_nothing_is_spilled(target: str) -> None:
     pytest.importorskip("triton")
-    sorts = [Sort(as_dtype("float32"), True, False, 0, 6), Sort(as_dtype("int64"), True, True, 1)]
+    sorts = [
+        Sort(as_dtype("float32"), True, False, 6, 6), Sort(as_dtype("bfloat16"), True, True, 20, 20),
+        Sort(as_dtype("float32"), True, False, 20, 3),
+    ]  # fmt: skip
     sums = [Sums(as_dtype("bfloat16"), as_dtype("bfloat16"), often) for often in (False, True)]
     for wanted in (made.request(target) for made in (*sorts, *sums)):
         for function in compile(wanted.source, wanted.signature(), target).functions:

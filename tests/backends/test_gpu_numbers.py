@@ -383,12 +383,6 @@ def test_softmax_of_rows_that_no_tile_holds(extreme: float, rows: int, gpu: None
         found = function(genesis.tensor(x), -1).numpy()
         wanted = function(genesis.tensor(x.astype(np.float64), device="cpu"), -1).numpy()
         np.testing.assert_allclose(found, wanted, 1e-5, 1e-4)
-    targets = genesis.tensor(np.arange(rows), device="cuda")
-    loss = genesis.functional.cross_entropy(genesis.tensor(x[1:]), targets[1:])
-    wide = x[1:].astype(np.float64)
-    top = wide.max(-1, keepdims=True)
-    each = np.log(np.exp(wide - top).sum(-1)) + top[:, 0] - wide[np.arange(rows - 1), 1:rows]
-    assert np.isposinf(loss.numpy()) if np.isposinf(each.mean()) else True
 
 
 @on_gpu
