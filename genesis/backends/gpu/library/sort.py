@@ -28,14 +28,17 @@ RUN = 7
 SHORT = 4
 LONG = 10
 BLOCK = 10
-#: Lines of a tile and elements of a line, and how many warps sort a tile.
-LINES, LINE = 16, 128
+#: Lines of a tile and elements of a line, how many warps sort a tile, and (as a power of two) the
+#: tiles of a row from which on a block has several.
+LINES, LINE = 8, 128
 WARPS = 4
-#: Tiles and digits whose counts a block sums up at once.
+METHOD = "network"
+TILES = 10
+#: Blocks and digits whose counts are summed up at once.
 SUMMED = (256, 8)
 #: Elements that a block selects from at once, and for each of its threads.
-CHUNK = 1 << 13
-EACH = 32
+CHUNK = 1 << 12
+EACH = 16
 #: What share of a chunk is selected at most, and how many are.
 SHARE = 4
 MOST = 1 << LONG
@@ -114,7 +117,7 @@ class Sort:
     @property
     def chunk(self) -> int:
         """How many elements of a row a block selects from at once."""
-        return min(CHUNK * 32 // max(32, self.bits), 1 << max(self.length, SHORT))
+        return min(CHUNK, 1 << max(self.length, SHORT))
 
     @property
     def few(self) -> bool:
@@ -130,15 +133,30 @@ class Sort:
 
     @property
     def tiled(self) -> bool:
-        """Whether a row may have more than one tile."""
-        return 1 << self.length > LINES * LINE
+        """Whether a row is sorted by passes, and may have more than one tile."""
+        return not (self.few or self.short) and 1 << self.length > LINES * LINE
+
+    @property
+    def passes(self) -> int:
+        """How many bytes a key has."""
+        return self.bits // 8
+
+    @property
+    def turns(self) -> int:
+        """How many tiles a block has."""
+        return 1 << max(0, self.length - TILES - (LINES * LINE).bit_length() + 1)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """What there are up to two of, in turns: keys and places, in one number if that can be."""
+        if self.short and not self.few:
+            return ()
+        return ("keys", "places") if self.few or self.bits == 64 else ("pairs",)
 
     @property
     def copies(self) -> int:
-        """How many arrays of keys and places there are."""
-        if self.few:
-            return min(2, self.rounds)
-        return min(2, (0 if self.short else self.bits // 8 - 1) + self.selects)
+        """How many of each there are."""
+        return min(2, self.rounds if self.few else self.passes)
 
     @property
     def rounds(self) -> int:
@@ -150,19 +168,19 @@ class Sort:
 
     def scratch(self, rows: Dim, n: Dim, k: Dim) -> tuple[Dim, ...]:
         """The bytes of scratch memory."""
-        size = max(32, self.bits) // 8
+        elements, left = [rows * n] * 2, n
         if self.few:
-            sizes, left = [], n
-            for _ in range(self.rounds):
+            for copy in range(self.copies):
                 left = (left + (self.chunk - 1)) // self.chunk * k
-                sizes.append(rows * left)
-            return tuple(s * b for s in sizes[: self.copies] for b in (size, 4))
-        copies = self.copies * (rows * n * size, rows * n * 4)
-        if self.short:
-            return copies
-        tiles = rows * ((n + (LINES * LINE - 1)) // (LINES * LINE))
-        counts = (tiles * 1024, tiles * 1024, rows * 1024) if self.tiled else ()
-        return (*copies, tiles * (LINES * LINE * 4), *counts)
+                elements[copy] = rows * left
+        each = [_TYPES[name, self.bits == 64] for name in self.arrays]
+        sizes = [size * count for count in elements[: self.copies] for size, _ in each]
+        if self.selects:
+            sizes.append(rows * n * 4)
+        if self.tiled:
+            block = LINES * LINE * self.turns
+            sizes += [rows * ((n + (block - 1)) // block) * 1024, rows * 1024]
+        return tuple(sizes)
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -173,11 +191,12 @@ class Sort:
             found["ranks"] = "*i64"
         found |= {"values": element, "positions": "*i64"}
         for copy in range(self.copies):
-            found |= {f"keys_{copy}": f"*u{max(32, self.bits)}", f"places_{copy}": "*i32"}
-        if not self.few and not self.short:
-            found["order"] = "*i32"
-            if self.tiled:
-                found |= dict.fromkeys(("counts", "before", "totals"), "*i32")
+            kinds = {name: _TYPES[name, self.bits == 64][1] for name in self.arrays}
+            found |= {f"{name}_{copy}": kind for name, kind in kinds.items()}
+        if self.selects:
+            found["places"] = "*i32"
+        if self.tiled:
+            found |= {"counts": "*i32", "totals": "*i32"}
         return found | {"rows": "i64", "n": "i64", "k": "i64"}
 
     @property
@@ -192,13 +211,12 @@ class Sort:
         """All kernels, in their order."""
         yield from self._rounds() if self.few else self._whole() if self.short else self._passes()
         if self.selects:
-            places = f"places_{0 if self.short else (self.bits // 8 - 1) % 2}"
-            put = f"put_selected(x, ranks, values, positions, {places}, n, k, {1 << RUN})"
+            put = f"put_selected(x, ranks, values, positions, places, n, k, {1 << RUN})"
             yield Phase((put,), _blocks(ROWS, K, 1 << RUN))
 
     def _whole(self) -> Iterator[Phase]:
         put = (
-            "put_places(places_0, n, row, rank, place)"
+            "put_places(places, n, row, rank, place)"
             if self.selects
             else "put_result(x, values, positions, n, k, row, rank, place)"
         )
@@ -212,47 +230,85 @@ class Sort:
         yield Phase((found, put), _blocks(ROWS, 1, 1, rows))
 
     def _passes(self) -> Iterator[Phase]:
-        tile = LINES * LINE
-        grid = _blocks(ROWS, N, tile)
-        for number in range(self.bits // 8):
-            last = number == self.bits // 8 - 1
-            old, new = (f"_{k % 2}" for k in (number - 1, number))
-
-            def loaded(at: str, mask: str, old: str = old, number: int = number) -> str:
-                source = f"keys{old}" if number else "x"
-                found = f"tl.load({source} + at + {at}, mask={mask}, other=0)"
-                return f"key = {found}" if number else f"key = key_of({found}, {self.how})"
-
-            start = (
-                f"row, tile, start, i = tile_of(n, {LINES}, {LINE})",
-                "inside = start + i < n",
-                "at = row * n + start",
-                loaded("i", "inside"),
-            )
+        block = LINES * LINE * self.turns
+        grid = _blocks(ROWS, N, block)
+        where = f"row, block, start, i = tile_of(n, {{}}, {LINES}, {LINE}, {self.turns})"
+        turns = f"for turn in range({self.turns}):"
+        for number in range(self.passes):
+            digit = f"digit = digit_of(key, inside, {8 * number})"
+            loaded = (where.format("turn"), "inside = start + i < n", *self._loaded(number), digit)
             if self.tiled:
-                count = f"count_digits(key, inside, counts, tile, {8 * number})"
-                yield Phase((*start, count), grid, WARPS)
-                total = f"sum_counts(counts, before, totals, n, {tile}, {SUMMED[0]}, {SUMMED[1]})"
+                yield Phase((
+                    "found = tl.zeros([256], tl.int32)",
+                    turns, *_inside(*loaded, "found += counted(digit)"),
+                    where.format(0), f"put_counts(counts, found, block, start, n, {block})",
+                ), grid, WARPS)  # fmt: skip
+                total = f"sum_counts(counts, totals, n, {block}, {SUMMED[0]}, {SUMMED[1]})"
                 yield Phase((total,), ["*", ROWS, 256 // SUMMED[1]])
-            place = f"tl.load(places{old} + at + which, mask=rank >= 0, other=0)"
-            if last:
-                put = (
-                    f"put_places(places{new}, n, row, rank, place)"
-                    if self.selects
-                    else f"put_sorted(x, values, positions, n, k, row, rank, key, place, {self.how})"
+            if METHOD == "network":
+                moved = (
+                    *loaded,
+                    "found = counted(digit)",
+                    *["starts = tl.cumsum(found, 0) - found"] * (not self.tiled),
+                    "digit, which = sorted_digits(digit, i)",
+                    "inside = start + which < n",
+                    *self._loaded(number, "which"),
+                    "rank = tl.where(inside, sorted_ranks(digit, starts, found), -1)",
+                    *["pair = paired(key, place)"] * (not number and self.bits < 64),
+                    self._put(number),
+                    *["starts += found"] * self.tiled,
                 )
-            else:
-                put = f"put_run(keys{new}, places{new}, n, row, rank, key, place)"
-            yield Phase((
-                *start,
-                *["find_starts(counts, before, totals, row, tile)"] * self.tiled,
-                f"which, digit, rank = sorted_tile(key, inside, order, tile, i, {8 * number})",
-                *["rank += tl.load(counts + tile * 256 + digit)"] * self.tiled,
-                "rank = tl.where(start + which < n, rank, -1)",
-                f"place = {place if number else 'start + which'}",
-                loaded("which", "rank >= 0"),
-                put,
-            ), grid, WARPS)  # fmt: skip
+                first = (where.format(0), "starts = starts_of(counts, totals, row, block)")
+                yield Phase((*first * self.tiled, turns, *_inside(*moved)), grid, WARPS)
+                continue
+            moved = (
+                *loaded,
+                "found = counted(digit)",
+                *["starts = tl.cumsum(found, 0) - found"] * (not self.tiled),
+                "to = places_by_digit(digit >> 4, True)",
+                *self._reordered(number),
+                digit,
+                "rank = tl.where(inside, ranks_in_row(digit, starts, found), -1)",
+                self._put(number),
+                *["starts += found"] * self.tiled,
+            )
+            first = (where.format(0), "starts = starts_of(counts, totals, row, block)")
+            yield Phase((*first * self.tiled, turns, *_inside(*moved)), grid, WARPS)
+
+    def _loaded(self, number: int, i: str = "i") -> tuple[str, ...]:
+        """The keys and places of a tile, before a pass."""
+        old = (number - 1) % self.copies
+        if not number:
+            found = f"key_of(tl.load(x + row * n + start + {i}, mask=inside, other=0), {self.how})"
+            return f"key = {found}", f"place = (start + {i}).to(tl.int32)"
+        loads = {
+            name: f"tl.load({name}_{old} + row * n + start + {i}, mask=inside, other=0)"
+            for name in self.arrays
+        }
+        if self.bits == 64:
+            return f"key = {loads['keys']}", f"place = {loads['places']}"
+        return f"pair = {loads['pairs']}", "key, place = key_in(pair), place_in(pair)"
+
+    def _reordered(self, number: int) -> tuple[str, ...]:
+        """The same in the order of a half of their digits, by way of where they have been."""
+        old = (number - 1) % self.copies
+        values = {"pairs": "paired(key, place)", "keys": "key", "places": "place"}
+        moved = [
+            f"{name[:-1]} = through_memory({name}_{old} + row * n + start, to, {values[name]}, i, n - start)"
+            for name in self.arrays
+        ]
+        return (*moved, *["key, place = key_in(pair), place_in(pair)"] * (self.bits < 64))
+
+    def _put(self, number: int) -> str:
+        """Write elements to where they go."""
+        new = number % self.copies
+        if number < self.passes - 1:
+            if self.bits < 64:
+                return f"tl.store(pairs_{new} + row * n + rank, pair, mask=inside)"
+            return f"put_run(keys_{new}, places_{new}, n, row, rank, key, place)"
+        if self.selects:
+            return "put_places(places, n, row, rank, place)"
+        return f"put_sorted(x, values, positions, n, k, row, rank, key, place, {self.how})"
 
     def _rounds(self) -> Iterator[Phase]:
         rows = 1 if self.bits == 64 else max(1, (1 << BLOCK) // self.chunk)
@@ -305,6 +361,16 @@ class Sort:
 
 
 ROWS, N, K = (["symbol", number] for number in range(3))
+#: Bytes of an element of scratch memory and its type, by name and whether keys have 64 bits.
+_TYPES = {
+    ("pairs", False): (8, "*u64"), ("keys", False): (4, "*u32"), ("keys", True): (8, "*u64"),
+    ("places", False): (4, "*i32"), ("places", True): (4, "*i32"),
+}  # fmt: skip
+
+
+def _inside(*statements: str) -> tuple[str, ...]:
+    """Statements inside of a loop."""
+    return tuple(f"    {s}" for s in statements)
 
 
 def _blocks(rows: Count, length: Count, each: int, together: int = 1) -> Count:
