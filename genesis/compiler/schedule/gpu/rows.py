@@ -26,7 +26,17 @@ from genesis.compiler.schedule.steps.vectorise import (
     split_prefix,
     vectorise,
 )
-from genesis.ir.kernel import Axis, Kernel, Loop, Phase, Statement, Store, expressions, walk
+from genesis.ir.kernel import (
+    Axis,
+    Kernel,
+    Loop,
+    Phase,
+    Statement,
+    Store,
+    expressions,
+    folds_apart,
+    walk,
+)
 from genesis.ir.node import Node, mentions
 from genesis.ir.pattern import Prefix
 
@@ -256,6 +266,8 @@ def _width(kernel: Kernel, s: Loop, limit: int) -> int:
         return min(limit, power(extent(deep.axis)))
     if n <= limit:
         return max(1, n)
+    if deep.merge is not None and len(deep.carried) > 1 and folds_apart(deep.merge) is None:
+        return limit  # lanes past the end of a tile would count in no plain sum
     least = -(-n // limit)
     sizes = [n // pieces for pieces in range(least, 3 * least) if n % pieces == 0]
     sizes = [size for size in sizes if 4 * size >= 3 * power(size) and size % ALIGNED == 0]

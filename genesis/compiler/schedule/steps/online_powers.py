@@ -55,8 +55,10 @@ def _joint(first: kir.Statement, second: kir.Statement) -> tuple[kir.Statement, 
         return None
     raw = replace(total.local, name=f"{total.local.name}raw")
     highest, states = peak.local.node, (peak, replace(total, local=raw))
-    steps = _merged(highest, raw.node, own, const(1, raw.dtype))
-    carried = tuple(replace(c, step=x) for c, x in zip(states, steps, strict=True))
+    carried = tuple(
+        replace(c, step=x)
+        for c, x in zip(states, _step(highest, raw.node, own), strict=True)
+    )
     left, right = (
         tuple(replace(c.local, name=f"{side}{k}") for k, c in enumerate(states))
         for side in ("left", "right")
@@ -77,11 +79,27 @@ def _other(c: kir.Carry) -> Node | None:
     return None if c.local.node in mentions(found) else found
 
 
+def _step(peak: Node, total: Node, element: Node) -> tuple[Node, ...]:
+    """The states with one more element: of the two powers relative to the greater, one is 1."""
+    power = _power(-elementwise(ops.ABS, element - peak), elementwise(ops.EQ, peak, element))
+    higher, lower = total * power + const(1, power.dtype), total + power
+    return (
+        elementwise(ops.MAX, peak, element),
+        elementwise(ops.WHERE, peak < element, higher, lower),
+    )
+
+
 def _merged(peak: Node, total: Node, other: Node, others: Node) -> tuple[Node, ...]:
-    """The greater of two elements and both sums relative to it: one power for both."""
-    apart = elementwise(ops.EXP, -elementwise(ops.ABS, other - peak))
-    same = elementwise(ops.EQ, peak, other)  # infinities, too
-    less = elementwise(ops.WHERE, same, const(1, apart.dtype), apart)
-    above = total * less + others
-    found = elementwise(ops.WHERE, peak < other, above, total + others * less)
-    return elementwise(ops.MAX, peak, other), found
+    """Two states as one, whichever comes first."""
+    both = elementwise(ops.MAX, peak, other)
+    parts = (
+        sum_ * _power(x - both, elementwise(ops.EQ, x, both))
+        for x, sum_ in ((peak, total), (other, others))
+    )
+    return both, elementwise(ops.ADD, *parts)
+
+
+def _power(difference: Node, same: Node) -> Node:
+    """e to the power of a difference; 1 where that is of equal infinities."""
+    one = const(1, difference.dtype)
+    return elementwise(ops.WHERE, same, one, elementwise(ops.EXP, difference))
