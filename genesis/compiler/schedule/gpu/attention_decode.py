@@ -42,6 +42,8 @@ def decode(kernel: kir.Kernel, p: AttentionParts, chip: GPU) -> kir.Kernel:
 
 
 class _Decode(AttentionTiles):
+    parted = False
+
     def __init__(self, p: AttentionParts, single: bool, chunks: int) -> None:
         super().__init__(p, single)
         keys = static(p.keys.axis.extent)
