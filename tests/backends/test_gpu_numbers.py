@@ -189,17 +189,23 @@ def test_attention_of_16_bit_numbers(causal: bool, gpu: None) -> None:
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("dtype", "queries", "keys", "causal", "scale"),
-    [("bfloat16", 150, 150, True, 0.2), ("float16", 40, 70, False, -0.3),
-     ("float32", 50, 90, True, 0.25)],
+    ("dtype", "queries", "keys", "heads", "causal", "scale"),
+    [("bfloat16", 150, 150, (20, 24), True, 0.2), ("float16", 40, 70, (80, 72), False, -0.3),
+     ("float16", 70, 70, (64, 40), True, 0.1), ("float32", 50, 90, (20, 40), True, 0.25)],
 )  # fmt: skip
 def test_gradients_of_attention(
-    dtype: str, queries: int, keys: int, causal: bool, scale: float, gpu: None
+    dtype: str,
+    queries: int,
+    keys: int,
+    heads: tuple[int, int],
+    causal: bool,
+    scale: float,
+    gpu: None,
 ) -> None:
     """By a sweep, whose tiles are cut by the diagonal and by the ends of both axes."""
     kind = getattr(ml_dtypes, dtype, dtype)
-    q, k, v = normal(1, queries, 20), normal(1, keys, 20), normal(1, keys, 24)
-    arrays = [x.astype(kind) for x in (q, k, v, normal(1, queries, 24))]
+    q, k, v = normal(1, queries, heads[0]), normal(1, keys, heads[0]), normal(1, keys, heads[1])
+    arrays = [x.astype(kind) for x in (q, k, v, normal(1, queries, heads[1]))]
     q, k, v, grad = (x.astype(np.float64) for x in arrays)
     scores = np.einsum("hqd,hkd->hqk", q, k) * scale
     seen = np.tri(queries, keys, dtype=bool) if causal else True
