@@ -64,7 +64,9 @@ def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [CHUNK + 5, *([] if INTERPRETED else [50257, 1 << 20])])
-def test_long_rows_are_sorted_by_tiles_and_selected_by_chunks(rng: np.random.Generator, n: int) -> None:
+def test_long_rows_are_sorted_by_tiles_and_selected_by_chunks(
+    rng: np.random.Generator, n: int
+) -> None:
     x = rows(rng, "float32", (1, n))
     found = nd.sort(nd.array(x, device="cuda"))
     for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):
@@ -162,7 +164,7 @@ def test_a_gradient_is_written_once_in_its_own_type() -> None:
 
 
 def test_rows_have_no_length_that_is_left_out() -> None:
-    """One kernel for short rows, a pass for each byte of others, of three kernels if tiles are several."""
+    """One kernel for short rows; for others a pass for each byte, of three if tiles are several."""
     lengths = [1, 1 << RUN, 129, 1 << LONG, 1025, LINES * LINE, LINES * LINE + 1, (1 << 31) - 1]
     for dtype, kernels in [
         ("float32", [1, 1, 1, 1, 4, 4, 12, 12]),
@@ -175,7 +177,8 @@ def test_rows_have_no_length_that_is_left_out() -> None:
 
 def test_few_of_many_are_selected_before_they_are_sorted() -> None:
     for n, k, rounds in [
-        (1024, 8, 1), (8 * CHUNK, 8, 2), (1 << 31, 1, 3), (1000, 999, None), (1 << 20, 1 << 15, None),
+        (1024, 8, 1), (8 * CHUNK, 8, 2), (1 << 31, 1, 3), (1000, 999, None),
+        (1 << 20, 1 << 15, None),
     ]:  # fmt: skip
         sort = sort_of(_called("sorting.topk", "float32", n, k))
         assert (sort.rounds if sort.few else None) == rounds
@@ -198,8 +201,8 @@ def _called(name: str, dtype: str, n: int, k: int) -> LibraryCall:
 def test_nothing_is_spilled(target: str) -> None:
     pytest.importorskip("triton")
     sorts = [
-        Sort(as_dtype("float32"), True, False, 6, 6), Sort(as_dtype("bfloat16"), True, True, 20, 20),
-        Sort(as_dtype("float32"), True, False, 20, 3),
+        Sort(as_dtype("float32"), True, False, 6, 6), Sort(as_dtype("float32"), True, False, 20, 3),
+        Sort(as_dtype("bfloat16"), True, True, 20, 20),
     ]  # fmt: skip
     sums = [Sums(as_dtype("bfloat16"), as_dtype("bfloat16"), often) for often in (False, True)]
     for wanted in (made.request(target) for made in (*sorts, *sums)):

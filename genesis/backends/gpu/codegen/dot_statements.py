@@ -62,7 +62,7 @@ def _body(body: kir.Body) -> kir.Body:
 
 
 def _added_up(body: Sequence[kir.Statement]) -> kir.Body:
-    """A body with the sum of two products as one, which the second is added to by its instruction."""
+    """A body in which a sum of two products is one, to which the second adds itself."""
     result = list(body)
     for s in body:
         if not isinstance(s, kir.Let) or s.value.op is not ops.ADD:

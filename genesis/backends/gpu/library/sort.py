@@ -81,7 +81,7 @@ def _binary(sort: Sort, target: str) -> Binary:
 
 
 @dataclass(frozen=True)
-class Phase:
+class _Phase:
     """The statements of a kernel, how many blocks it has, and the warps of each."""
 
     statements: tuple[str, ...]
@@ -93,9 +93,9 @@ class Phase:
 class Sort:
     """What the kernels depend on: the elements, their order, and sizes as powers of two.
 
-    Rows have at most `length` elements, `wanted` of which are in the result. A row of which elements
-    are selected by their ranks is sorted whole. Numbers are the rows, their length, and how many
-    elements of each are in the result.
+    Rows have at most `length` elements, `wanted` of which are in the result. A row of which
+    elements are selected by their ranks is sorted whole. Numbers are the rows, their length, and
+    how many elements of each are in the result.
     """
 
     dtype: DType
@@ -207,14 +207,14 @@ class Sort:
         infinity = infinities.get(self.dtype.name, 0x7FF0_0000_0000_0000)
         return f'tl.{self.key}, {self.bits}, "{kind}", {infinity}, {self.descending}'
 
-    def phases(self) -> Iterator[Phase]:
+    def phases(self) -> Iterator[_Phase]:
         """All kernels, in their order."""
         yield from self._rounds() if self.few else self._whole() if self.short else self._passes()
         if self.selects:
             put = f"put_selected(x, ranks, values, positions, places, n, k, {1 << RUN})"
-            yield Phase((put,), _blocks(ROWS, K, 1 << RUN))
+            yield _Phase((put,), _blocks(ROWS, K, 1 << RUN))
 
-    def _whole(self) -> Iterator[Phase]:
+    def _whole(self) -> Iterator[_Phase]:
         put = (
             "put_places(places, n, row, rank, place)"
             if self.selects
@@ -222,14 +222,14 @@ class Sort:
         )
         if self.bits == 64:
             found = f"row, place, rank = sorted_run(x, n, {1 << RUN}, {self.how})"
-            yield Phase((found, put), ROWS)
+            yield _Phase((found, put), ROWS)
             return
         log = max(SHORT, self.length)
         rows = 1 << max(0, BLOCK - log)
         found = f"row, place, rank = sorted_rows(x, rows, n, {log}, {rows}, {self.how})"
-        yield Phase((found, put), _blocks(ROWS, 1, 1, rows))
+        yield _Phase((found, put), _blocks(ROWS, 1, 1, rows))
 
-    def _passes(self) -> Iterator[Phase]:
+    def _passes(self) -> Iterator[_Phase]:
         block = LINES * LINE * self.turns
         grid = _blocks(ROWS, N, block)
         where = f"row, block, start, i = tile_of(n, {{}}, {LINES}, {LINE}, {self.turns})"
@@ -238,13 +238,13 @@ class Sort:
             digit = f"digit = digit_of(key, inside, {8 * number})"
             loaded = (where.format("turn"), "inside = start + i < n", *self._loaded(number), digit)
             if self.tiled:
-                yield Phase((
+                yield _Phase((
                     "found = tl.zeros([256], tl.int32)",
                     turns, *_inside(*loaded, "found += counted(digit)"),
                     where.format(0), f"put_counts(counts, found, block, start, n, {block})",
                 ), grid, WARPS)  # fmt: skip
                 total = f"sum_counts(counts, totals, n, {block}, {SUMMED[0]}, {SUMMED[1]})"
-                yield Phase((total,), ["*", ROWS, 256 // SUMMED[1]])
+                yield _Phase((total,), ["*", ROWS, 256 // SUMMED[1]])
             if METHOD == "network":
                 moved = (
                     *loaded,
@@ -259,7 +259,7 @@ class Sort:
                     *["starts += found"] * self.tiled,
                 )
                 first = (where.format(0), "starts = starts_of(counts, totals, row, block)")
-                yield Phase((*first * self.tiled, turns, *_inside(*moved)), grid, WARPS)
+                yield _Phase((*first * self.tiled, turns, *_inside(*moved)), grid, WARPS)
                 continue
             moved = (
                 *loaded,
@@ -273,7 +273,7 @@ class Sort:
                 *["starts += found"] * self.tiled,
             )
             first = (where.format(0), "starts = starts_of(counts, totals, row, block)")
-            yield Phase((*first * self.tiled, turns, *_inside(*moved)), grid, WARPS)
+            yield _Phase((*first * self.tiled, turns, *_inside(*moved)), grid, WARPS)
 
     def _loaded(self, number: int, i: str = "i") -> tuple[str, ...]:
         """The keys and places of a tile, before a pass."""
@@ -293,8 +293,9 @@ class Sort:
         """The same in the order of a half of their digits, by way of where they have been."""
         old = (number - 1) % self.copies
         values = {"pairs": "paired(key, place)", "keys": "key", "places": "place"}
+        where = f"_{old} + row * n + start, to"
         moved = [
-            f"{name[:-1]} = through_memory({name}_{old} + row * n + start, to, {values[name]}, i, n - start)"
+            f"{name[:-1]} = through_memory({name}{where}, {values[name]}, i, n - start)"
             for name in self.arrays
         ]
         return (*moved, *["key, place = key_in(pair), place_in(pair)"] * (self.bits < 64))
@@ -310,7 +311,7 @@ class Sort:
             return "put_places(places, n, row, rank, place)"
         return f"put_sorted(x, values, positions, n, k, row, rank, key, place, {self.how})"
 
-    def _rounds(self) -> Iterator[Phase]:
+    def _rounds(self) -> Iterator[_Phase]:
         rows = 1 if self.bits == 64 else max(1, (1 << BLOCK) // self.chunk)
         warps = max(1, rows * self.chunk * max(32, self.bits) // (32 * 32 * EACH))
         length: Count = N
@@ -329,7 +330,8 @@ class Sort:
                 f"slot = first_of(key, inside, k, tl.{self.key}, {self.bits})",
                 f"to = row * ({shorter}) + chunk * k + slot",
                 f"tl.store(keys{new} + to, key, mask=slot >= 0)",
-                f"tl.store(places{new} + to, {place if number else 'i.to(tl.int32)'}, mask=slot >= 0)",
+                f"place = {place if number else 'i.to(tl.int32)'}",
+                f"tl.store(places{new} + to, place, mask=slot >= 0)",
             ]
             if last:
                 most = f"{1 << self.wanted}" if self.bits == 64 else f"{self.wanted}, {self.bits}"
@@ -339,7 +341,7 @@ class Sort:
                     f"rank, place = {sort}(keys{new}, places{new}, row, rows, k, {most})",
                     "put_result(x, values, positions, n, k, row, rank, place)",
                 ]
-            yield Phase(tuple(statements), _blocks(ROWS, length, self.chunk, rows), warps)
+            yield _Phase(tuple(statements), _blocks(ROWS, length, self.chunk, rows), warps)
             left = ["min", ["%", length, self.chunk], K]
             length = ["+", ["*", ["//", length, self.chunk], K], left]
 

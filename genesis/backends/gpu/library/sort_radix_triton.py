@@ -17,6 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def both_sums(a, b, c, d):
+    """Two pairs of numbers added up."""
     return a + c, b + d
 
 
@@ -44,7 +45,7 @@ def places_by_digit(digit, ORDERED: tl.constexpr):
 
 @triton.jit
 def tile_of(n, turn, LINES: tl.constexpr, LINE: tl.constexpr, TURNS: tl.constexpr):
-    """The row of this block, the number of it among all, where its tile begins, and its elements."""
+    """The row of this block, its number among all, where its tile begins, and the elements."""
     blocks = tl.cdiv(n, LINES * LINE * TURNS)
     block = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, LINES)[:, None] * LINE + tl.arange(0, LINE)[None, :]

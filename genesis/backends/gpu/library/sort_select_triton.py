@@ -40,24 +40,3 @@ def chunk_of(rows, n, ROWS: tl.constexpr, CHUNK: tl.constexpr):
     chunk = tl.program_id(0) % chunks
     i = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
     return row, chunk, i, (row < rows) & (i < n)
-
-
-@triton.jit
-def sorted_chosen(keys, places, row, rows, k, LOG: tl.constexpr, BITS: tl.constexpr):
-    """The ranks and places of rows of `k` elements, which are in the order of their places."""
-    i = tl.arange(0, 1 << LOG)[None, :]
-    inside = (row < rows) & (i < k)
-    key = tl.load(keys + row * k + i, mask=inside, other=0)
-    which = sorted_places(key, inside, LOG, BITS)
-    rank = tl.where(inside, i, -1)
-    return rank, tl.load(places + row * k + which, mask=inside, other=0)
-
-
-@triton.jit
-def sorted_few(keys, places, row, rows, k, MOST: tl.constexpr):
-    """As `sorted_chosen`, of one row, by comparing all with each other."""
-    i = tl.arange(0, MOST)
-    at = tl.sum(tl.sum(row, 1), 0) * k + i  # a block has one row here
-    key = tl.load(keys + at, mask=i < k, other=0)
-    rank = tl.where(i < k, ranks_of(key, i < k), -1)
-    return rank[None, :], tl.load(places + row * k + i[None, :], mask=(i < k)[None, :], other=0)

@@ -53,7 +53,7 @@ def bits_of(key, x, at, mask, KEY: tl.constexpr, BITS: tl.constexpr, KIND: tl.co
 
 @triton.jit
 def ranks_of(key, inside):
-    """How many of the other elements of a row come before each; those that are not inside do not."""
+    """How many of the elements inside of a row come before each."""
     i = tl.arange(0, key.shape[0])
     equal = key[None, :] == key[:, None]
     before = (key[None, :] < key[:, None]) | (equal & (i[None, :] < i[:, None]))
@@ -91,6 +91,27 @@ def sorted_places(key, inside, LOG: tl.constexpr, BITS: tl.constexpr):
     key = tl.where(inside, key.to(PAIR), tl.full([], 1, PAIR) << BITS)  # behind all others
     both = tl.sort((key << LOG) | tl.arange(0, 1 << LOG)[None, :], 1)
     return both & ((1 << LOG) - 1)
+
+
+@triton.jit
+def sorted_chosen(keys, places, row, rows, k, LOG: tl.constexpr, BITS: tl.constexpr):
+    """The ranks and places of rows of `k` elements, which are in the order of their places."""
+    i = tl.arange(0, 1 << LOG)[None, :]
+    inside = (row < rows) & (i < k)
+    key = tl.load(keys + row * k + i, mask=inside, other=0)
+    which = sorted_places(key, inside, LOG, BITS)
+    rank = tl.where(inside, i, -1)
+    return rank, tl.load(places + row * k + which, mask=inside, other=0)
+
+
+@triton.jit
+def sorted_few(keys, places, row, rows, k, MOST: tl.constexpr):
+    """As `sorted_chosen`, of one row, by comparing all with each other."""
+    i = tl.arange(0, MOST)
+    at = tl.sum(tl.sum(row, 1), 0) * k + i  # a block has one row here
+    key = tl.load(keys + at, mask=i < k, other=0)
+    rank = tl.where(i < k, ranks_of(key, i < k), -1)
+    return rank[None, :], tl.load(places + row * k + i[None, :], mask=(i < k)[None, :], other=0)
 
 
 @triton.jit

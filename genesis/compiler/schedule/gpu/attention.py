@@ -195,7 +195,10 @@ class AttentionTiles:
             kir.Let(scale, self.power(peak.node, base.node)),
             kir.Let(weight, self.power(score.node, base.node)),
             # Matrix units work on their own: the total is summed up meanwhile.
-            *(self.weighted(*parts, weight.node, at) for parts in zip(added, self.columns)),
+            *(
+                self.weighted(*parts, weight.node, at)
+                for parts in zip(added, self.columns, strict=True)
+            ),
             kir.Reduce((some,), (weight.node,), c, kir.fold(ops.ADD, dtype)),
         ]
         results = (
@@ -205,7 +208,9 @@ class AttentionTiles:
         )
         return tuple(statements), results
 
-    def weighted(self, local: kir.Local, part: Part, weight: Node, at: dict[Node, Node]) -> kir.Reduce:
+    def weighted(
+        self, local: kir.Local, part: Part, weight: Node, at: dict[Node, Node]
+    ) -> kir.Reduce:
         """What a tile of keys adds to a part of the weighted sum."""
         inside = both(self.keys_inside, below(part.at, self.p.column.extent))
         value = replaced(self.p.value, {**at, self.p.column.node: part.at})
@@ -266,7 +271,7 @@ class AttentionTiles:
         return score * elementwise(ops.MAX, size, const(1e-37, size.dtype))
 
     def query(self) -> tuple[list[Node], list[kir.Statement]]:
-        """The parts of the queries, read once: as they are in memory, which is what is multiplied."""
+        """The parts of the queries, read once: as they are in memory, and multiplied."""
         nodes: list[Node] = []
         body: list[kir.Statement] = []
         for part in self.features:
@@ -285,7 +290,8 @@ class AttentionTiles:
             signs = (const(x, kept.dtype) for x in (-1, 1))
             kept = simplify(kept * elementwise(ops.WHERE, _is_negative(self.scaled), *signs))
         local = kir.Local(f"query{part.first or ''}", kept.dtype, (part.axis, self.r))
-        return local.node if self.half is None else cast(local.node, query.dtype), kir.Let(local, kept)
+        node = local.node if self.half is None else cast(local.node, query.dtype)
+        return node, kir.Let(local, kept)
 
     @property
     def features(self) -> tuple[Part, ...]:

@@ -39,7 +39,8 @@ BLOCK = 64
 #: Bytes of a vector, of which rows should be multiples.
 VECTOR = 16
 #: What a product takes longer, in parts of its time, where all its blocks round an operand, and
-#: where rows are not whole vectors: then tiles are loaded element by element, each in so many seconds.
+#: where rows are not whole vectors; and the seconds of an element that is loaded by itself, as all
+#: of a tile then are.
 ROUNDING = 0.25
 UNEVEN = 1.0
 ALONE = 3e-12

@@ -48,7 +48,7 @@ ALIGNED = 16
 #: Shorter loops are not worth a tile of their own, and neither are shorter rows.
 SHORT = 32
 SHORT_ROW = 8
-#: Shorter ones (windows of a pool) are written out, so that all of their loads are under way at once.
+#: Shorter ones (windows of a pool) are written out: all of their loads are then under way at once.
 WINDOW = 16
 #: The rows and columns of a tile of running sums of columns: a thread has all rows of some columns.
 SCANNED = 8, 512

@@ -3,8 +3,8 @@
 Each changes how a kernel runs, never what it computes, and the result prints. `sink` and
 `split_grid` move work from the grid into a block, `unroll_grid` writes it out, `digits` makes two
 axes of one, `tile_grid` makes a grid axis a tile, `interchange` reorders a reduction's loops,
-`split_reduction` cuts a long reduction into two phases, `write_out` does short ones without loops. The other steps have files of their own:
-`join` (merging axes) and `vectorise` (loops into tiles).
+`split_reduction` cuts a long reduction into two phases, `write_out` does short ones without loops.
+The other steps have files of their own: `join` (merging axes) and `vectorise` (loops into tiles).
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ def _joint(first: kir.Statement, second: kir.Statement) -> tuple[kir.Statement, 
     raw = replace(total.local, name=f"{total.local.name}raw")
     highest, states = peak.local.node, (peak, replace(total, local=raw))
     carried = tuple(
-        replace(c, step=x)
-        for c, x in zip(states, _step(highest, raw.node, own), strict=True)
+        replace(c, step=x) for c, x in zip(states, _step(highest, raw.node, own), strict=True)
     )
     left, right = (
         tuple(replace(c.local, name=f"{side}{k}") for k, c in enumerate(states))

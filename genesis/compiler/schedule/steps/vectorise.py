@@ -296,6 +296,7 @@ def split_prefix(
     turned = {a.node: row.node for a, row in zip(phase.grid, rows, strict=True)}
     turned[axis.node] = whole.node * chunk + inner.node
     total = respecialise((_total(kernel, loop, inner),), turned)
+
     def place(each: kir.Axis, rows: Sequence[kir.Axis]) -> tuple[kir.Axis, ...]:
         return (each, *rows) if outermost else (*rows, each)
 
