@@ -28,6 +28,8 @@ RUN = 7
 SHORT = 4
 LONG = 10
 BLOCK = 10
+#: Elements of each thread of a network.
+SHARED = 8
 #: Lines of a tile and elements of a line, how many warps sort a tile, and (as a power of two) the
 #: tiles of a row from which on a block has several.
 LINES, LINE = 8, 128
@@ -227,7 +229,8 @@ class Sort:
         log = max(SHORT, self.length)
         rows = 1 << max(0, BLOCK - log)
         found = f"row, place, rank = sorted_rows(x, rows, n, {log}, {rows}, {self.how})"
-        yield _Phase((found, put), _blocks(ROWS, 1, 1, rows))
+        warps = max(1, (rows << log) // (32 * SHARED))
+        yield _Phase((found, put), _blocks(ROWS, 1, 1, rows), warps)
 
     def _passes(self) -> Iterator[_Phase]:
         block = LINES * LINE * self.turns
