@@ -238,7 +238,7 @@ class Sort:
         where = f"row, block, start, i = tile_of(n, {{}}, {LINES}, {LINE}, {self.turns})"
         turns = f"for turn in range({self.turns}):"
         for number in range(self.passes):
-            digit = f"digit = digit_of(key, inside, {8 * number})"
+            digit = "digit = digit_of(key, inside)"
             loaded = (where.format("turn"), "inside = start + i < n", *self._loaded(number), digit)
             if self.tiled:
                 yield _Phase((
@@ -257,8 +257,7 @@ class Sort:
                     "inside = start + which < n",
                     *self._loaded(number, "which"),
                     "rank = tl.where(inside, sorted_ranks(digit, starts, found), -1)",
-                    *["pair = paired(key, place)"] * (not number and self.bits < 64),
-                    self._put(number),
+                    *self._put(number),
                     *["starts += found"] * self.tiled,
                 )
                 first = (where.format(0), "starts = starts_of(counts, totals, row, block)")
@@ -272,7 +271,7 @@ class Sort:
                 *self._reordered(number),
                 digit,
                 "rank = tl.where(inside, ranks_in_row(digit, starts, found), -1)",
-                self._put(number),
+                *self._put(number),
                 *["starts += found"] * self.tiled,
             )
             first = (where.format(0), "starts = starts_of(counts, totals, row, block)")
@@ -303,16 +302,21 @@ class Sort:
         ]
         return (*moved, *["key, place = key_in(pair), place_in(pair)"] * (self.bits < 64))
 
-    def _put(self, number: int) -> str:
+    def _put(self, number: int) -> tuple[str, ...]:
         """Write elements to where they go."""
         new = number % self.copies
         if number < self.passes - 1:
-            if self.bits < 64:
-                return f"tl.store(pairs_{new} + row * n + rank, pair, mask=inside)"
-            return f"put_run(keys_{new}, places_{new}, n, row, rank, key, place)"
+            if self.bits == 64:
+                put = f"put_run(keys_{new}, places_{new}, n, row, rank, turned(key, 8), place)"
+            else:
+                pair = "paired(turned(key, 8), place)"
+                put = f"tl.store(pairs_{new} + row * n + rank, {pair}, mask=inside)"
+            return (put,)
         if self.selects:
-            return "put_places(places, n, row, rank, place)"
-        return f"put_sorted(x, values, positions, n, k, row, rank, key, place, {self.how})"
+            return ("put_places(places, n, row, rank, place)",)
+        back = [f"key = turned(key, {max(32, self.bits) - 8 * number})"] * (number > 0)
+        put = f"put_sorted(x, values, positions, n, k, row, rank, key, place, {self.how})"
+        return (*back, put)
 
     def _rounds(self) -> Iterator[_Phase]:
         rows = 1 if self.bits == 64 else max(1, (1 << BLOCK) // self.chunk)
@@ -354,10 +358,13 @@ class Sort:
         arguments = self.arguments
         text = "\n\n".join(Path(__file__).with_name(name).read_text() for name in TEXTS)
         phases = list(self.phases())
-        names = tuple(f"{name}_{number}" for number in range(len(phases)))
-        for function, phase in zip(names, phases, strict=True):
-            lines = [f"def {function}({', '.join(arguments)}):", *phase.statements]
+        functions: dict[tuple[str, ...], str] = {}  # several passes may be one
+        for phase in phases:
+            functions.setdefault(phase.statements, f"{name}_{len(functions)}")
+        for statements, function in functions.items():
+            lines = [f"def {function}({', '.join(arguments)}):", *statements]
             text += "\n\n@triton.jit\n" + "\n    ".join(lines) + "\n"
+        names = tuple(functions[phase.statements] for phase in phases)
         typed = tuple(Argument(*argument) for argument in arguments.items())
         warps, each = tuple(phase.warps for phase in phases), len(phases)
         source = RenderedKernel(text, names, typed, warps, (1,) * each, (0,) * each)

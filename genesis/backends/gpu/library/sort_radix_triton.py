@@ -53,9 +53,15 @@ def tile_of(n, turn, LINES: tl.constexpr, LINE: tl.constexpr, TURNS: tl.constexp
 
 
 @triton.jit
-def digit_of(key, inside, SHIFT: tl.constexpr):
+def digit_of(key, inside):
     """The digits of elements; the last one past the end of a row, where they come last."""
-    return tl.where(inside, ((key >> SHIFT) & 255).to(tl.int32), 255)
+    return tl.where(inside, (key & 255).to(tl.int32), 255)
+
+
+@triton.jit
+def turned(key, BITS: tl.constexpr):
+    """A key with its lowest bits behind its highest: the next digit becomes the lowest."""
+    return (key >> BITS) | (key << (key.dtype.primitive_bitwidth - BITS))
 
 
 @triton.jit
