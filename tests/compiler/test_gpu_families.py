@@ -14,8 +14,8 @@ from genesis.backends.gpu.binary import request
 from genesis.backends.gpu.codegen.render import render
 from genesis.backends.gpu.codegen.warp_specialised import by_roles
 from genesis.backends.gpu.compile import compile, resources
+from genesis.compiler.schedule.gpu.online_powers import online_powers
 from genesis.compiler.schedule.steps.loop_transforms import split_reduction
-from genesis.compiler.schedule.steps.online_powers import online_powers
 from genesis.ir import ops
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32

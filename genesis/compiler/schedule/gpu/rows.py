@@ -8,16 +8,17 @@ second phase combines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.contraction_operands import summation
+from genesis.compiler.schedule.gpu.online_powers import online_powers
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, tile, unfuse
+from genesis.compiler.schedule.gpu.windows import rows_together, write_out
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
-from genesis.compiler.schedule.steps.loop_transforms import split_reduction, write_out
-from genesis.compiler.schedule.steps.online_powers import online_powers
+from genesis.compiler.schedule.steps.loop_transforms import split_reduction
 from genesis.compiler.schedule.steps.queries import best_row_axis, extent, points, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.vectorise import (
@@ -26,25 +27,19 @@ from genesis.compiler.schedule.steps.vectorise import (
     split_prefix,
     vectorise,
 )
-from genesis.ir import ops
 from genesis.ir.kernel import (
     Axis,
-    Carry,
     Kernel,
     Loop,
     Phase,
     Statement,
     Store,
-    as_index,
     expressions,
     folds_apart,
-    load_parts,
-    map_expressions,
     walk,
 )
-from genesis.ir.node import Node, mentions, topological
+from genesis.ir.node import Node, mentions
 from genesis.ir.pattern import Prefix
-from genesis.ir.rewrite import replaced
 
 #: The longest row that is one tile, and the tiles of longer ones.
 ROW = 1 << 14
@@ -54,8 +49,6 @@ ALIGNED = 16
 #: Shorter loops are not worth a tile of their own, and neither are shorter rows.
 SHORT = 32
 SHORT_ROW = 8
-#: Shorter ones (windows of a pool) are written out: all of their loads are then under way at once.
-WINDOW = 16
 #: The rows and columns of a tile of running sums of columns: a thread has all rows of some columns.
 SCANNED = 8, 512
 #: The columns of a tile that goes across rows; where each thread has columns of its own to sum up,
@@ -76,7 +69,7 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
     for axis in kernel.phases[0].grid:
         kernel = unfuse(kernel, axis)
-    kernel = _windows_together(_summed_by_planes(kernel), chip)
+    kernel = rows_together(_summed_by_planes(kernel), BUSY * chip.multiprocessors)
     (phase,) = kernel.phases
     if _is_long(phase):  # what a loop has read is in no register any more when the next begins
         phase = Phase(phase.grid, online_powers(phase.body))
@@ -108,58 +101,6 @@ def _summed_by_planes(kernel: Kernel) -> Kernel:
     (phase,) = kernel.phases
     body = tuple(nest if s is loops[0] else s for s in phase.body)
     return kernel.with_phase(0, Phase(phase.grid, body))
-
-
-def _windows_together(kernel: Kernel, chip: GPU) -> Kernel:
-    """Sums of products with the places of a row of a window by one block, which reads them once.
-
-    They are the gradients of a depthwise convolution's weights: one for each place.
-    """
-    found = summation(kernel)
-    (phase,) = kernel.phases
-    if found is None or len(phase.body) != 2 or phase.body[0] is not found[0][0]:
-        return kernel
-    loops, carry = found
-    nest, store = phase.body
-    sums = {s.axis.node for s in loops}
-    shifted = [
-        at
-        for n in topological([carry.step])
-        if n.op is ops.LOAD
-        for at in (mentions(i) for i in load_parts(n)[1])
-        if not sums.isdisjoint(at)
-    ]
-    axes = [
-        a
-        for a in phase.grid
-        if any(a.node in at for at in shifted) and 1 < extent(a) <= WINDOW // 2
-    ]
-    if not axes or points(phase.grid) < extent(axes[-1]) * BUSY * chip.multiprocessors:
-        return kernel
-    assert isinstance(nest, Loop) and isinstance(store, Store)
-    axis = axes[-1]
-    nests, stores = list[Statement](), list[Statement]()
-    for place in range(extent(axis)):
-        names = {
-            c.local.node: replace(c.local, name=f"{c.local.name}p{place}").node
-            for s in loops
-            for c in s.carried
-        }
-        body = respecialise((_renamed(nest, names), store), {axis.node: as_index(place)})
-        nests.append(body[0])
-        stores += map_expressions(body[1:], lambda n, names=names: replaced(n, names))
-    grid = tuple(a for a in phase.grid if a != axis)
-    return join_loops(kernel.with_phase(0, Phase(grid, (*nests, *stores))), len(nests))
-
-
-def _renamed(nest: Loop, names: Mapping[Node, Node]) -> Loop:
-    """A nest of loops that carries values of other names."""
-    body = tuple(_renamed(s, names) for s in nest.body if isinstance(s, Loop))
-    carried = tuple(
-        Carry(names[c.local.node].attr, replaced(c.init, names), replaced(c.step, names))
-        for c in nest.carried
-    )
-    return replace(nest, body=body, carried=carried)
 
 
 def join_alike(kernel: Kernel) -> Kernel:
@@ -290,7 +231,7 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
     many = points(phase.grid) >= MANY * chip.multiprocessors
     least = SHORT if across is not None else SHORT_ROW
     if longest < least or (across is not None and longest <= TALL and many and not scans):
-        return pointwise(write_out(kernel, WINDOW, number), chip, number)
+        return pointwise(write_out(kernel, number), chip, number)
     if across is not None:
         columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
         room = (SCANNED[0] * SCANNED[1] if scans else 2 * TILE) // columns

@@ -3,16 +3,14 @@
 Each changes how a kernel runs, never what it computes, and the result prints. `sink` and
 `split_grid` move work from the grid into a block, `unroll_grid` writes it out, `digits` makes two
 axes of one, `tile_grid` makes a grid axis a tile, `interchange` reorders a reduction's loops,
-`split_reduction` cuts a long reduction into two phases, `write_out` does short ones without loops.
-The other steps have files of their own: `join` (merging axes) and `vectorise` (loops into tiles).
+`split_reduction` cuts a long reduction into two phases. The other steps have files of their own:
+`join` (merging axes) and `vectorise` (loops into tiles).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from genesis.compiler.schedule.steps.substitute_axes import Respecialise, respecialise
 from genesis.compiler.schedule.steps.vectorise import innermost
@@ -132,40 +130,6 @@ def _unrolled(body: kir.Body) -> kir.Body:
             values = [once.expr(c.step) for c in s.carried]
             result += [kir.Let(c.local, v) for c, v in zip(s.carried, values, strict=True)]
     return tuple(result)
-
-
-def write_out(kernel: kir.Kernel, most: int, number: int = 0) -> kir.Kernel:
-    """Reductions of at most so many elements, windows say, without loops: all loads at once."""
-    phase = kernel.phases[number]
-    body: list[kir.Statement] = []
-    for s in phase.body:
-        body += (_written_out(s, most) if isinstance(s, kir.Loop) else None) or [s]
-    return kernel.with_phase(number, kir.Phase(phase.grid, tuple(body)))
-
-
-def _written_out(nest: kir.Loop, most: int) -> list[kir.Statement] | None:
-    """A nest that only reduces, step by step; None for any other, or a longer one."""
-    deep = innermost(nest)
-    axes = [s.axis for s in kir.walk((nest,)) if isinstance(s, kir.Loop)]
-    sizes = [static(a.extent) for a in axes]
-    known = [n for n in sizes if n]
-    if deep is None or deep.body or len(known) < len(sizes) or not 1 < prod(known) <= most:
-        return None
-    result: list[kir.Statement] = []
-    values = [c.init for c in nest.carried]
-    places = list(itertools.product(*map(range, known)))
-    for number, place in enumerate(places, 1):
-        at = {a.node: kir.as_index(i) for a, i in zip(axes, place, strict=True)}
-        at |= {c.local.node: v for c, v in zip(deep.carried, values, strict=True)}
-        step = Respecialise(at, TRUE)
-        names = [
-            c.local if number == len(places) else replace(c.local, name=f"{c.local.name}s{number}")
-            for c in nest.carried
-        ]
-        steps = [step.expr(c.step) for c in deep.carried]
-        result += map(kir.Let, names, steps)
-        values = [v.node for v in names]
-    return result
 
 
 def interchange(nest: kir.Loop, order: Sequence[kir.Axis]) -> kir.Loop:
