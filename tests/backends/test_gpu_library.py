@@ -11,9 +11,9 @@ import pytest
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.gpu.compile import compile, resources
-from genesis.backends.gpu.library import NATIVE_CALLS
+from genesis.backends.gpu.library import NATIVE_CALLS, sort
 from genesis.backends.gpu.library.segment_sums import Sums
-from genesis.backends.gpu.library.sort import CHUNK, LINE, LINES, LONG, RUN, SHORT, Sort, sort_of
+from genesis.backends.gpu.library.sort import CHUNK, LONG, RUN, SHORT, TILE, Sort, sort_of
 from genesis.ir.dtype import as_dtype
 from genesis.ir.node import LibraryCall
 from genesis.ir.numpy_library import reference
@@ -27,8 +27,8 @@ REAL = [
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
     "bfloat16", "float32", "float64",
 ]  # fmt: skip
-#: Sorted by one block, by passes over one tile, and by passes over two.
-LENGTHS = [1, 100, (1 << RUN) + 3, (1 << LONG) + 5, LINES * LINE + 5]
+#: Sorted by one block, and by passes over two tiles; keys of 64 bits by passes over one, too.
+LENGTHS = [1, 100, (1 << RUN) + 3, TILE + 5]
 
 
 def rows(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -51,7 +51,7 @@ def same(found: nd.NDArray, wanted: np.ndarray) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", REAL)
 def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
-    lengths = LENGTHS if dtype in ("float32", "int64", "bfloat16") else LENGTHS[:4]
+    lengths = LENGTHS if dtype in ("float32", "int64", "bfloat16") else LENGTHS[:3]
     for n in lengths:
         x = rows(rng, dtype, (1 if n > 1000 else 2, n))
         for descending in (False, True):
@@ -63,7 +63,7 @@ def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [CHUNK + 5, *([] if INTERPRETED else [50257, 1 << 20])])
+@pytest.mark.parametrize("n", [CHUNK + 5, *([] if INTERPRETED else [50257, (1 << 20) + 3])])
 def test_long_rows_are_sorted_by_tiles_and_selected_by_chunks(
     rng: np.random.Generator, n: int
 ) -> None:
@@ -74,6 +74,20 @@ def test_long_rows_are_sorted_by_tiles_and_selected_by_chunks(
     best = nd.topk(nd.array(x, device="cuda"), 9)
     for part, wanted in zip(best, reference("sorting.topk")((9, True), x), strict=True):
         same(part, wanted)
+
+
+@pytest.mark.gpu
+def test_blocks_have_several_tiles_of_very_long_rows(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sort, "TILES", 0)  # the row of this test is such a one
+    sort._binary.cache_clear()
+    x = rows(rng, "float16", (1, 2 * TILE + 5))
+    assert sort_of(_called("sorting.sort", "float16", x.size, x.size)).turns == 4
+    found = nd.sort(nd.array(x, device="cuda"))
+    for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):
+        same(part, wanted)
+    sort._binary.cache_clear()
 
 
 @pytest.mark.gpu
@@ -165,7 +179,7 @@ def test_a_gradient_is_written_once_in_its_own_type() -> None:
 
 def test_rows_have_no_length_that_is_left_out() -> None:
     """One kernel for short rows; for others a pass for each byte, of three if tiles are several."""
-    lengths = [1, 1 << RUN, 129, 1 << LONG, 1025, LINES * LINE, LINES * LINE + 1, (1 << 31) - 1]
+    lengths = [1, 1 << RUN, 129, 1 << LONG, 1025, TILE, TILE + 1, (1 << 31) - 1]
     for dtype, kernels in [
         ("float32", [1, 1, 1, 1, 4, 4, 12, 12]),
         ("bfloat16", [1, 1, 1, 1, 2, 2, 6, 6]),
@@ -180,12 +194,12 @@ def test_few_of_many_are_selected_before_they_are_sorted() -> None:
         (1024, 8, 1), (8 * CHUNK, 8, 2), (1 << 31, 1, 3), (1000, 999, None),
         (1 << 20, 1 << 15, None),
     ]:  # fmt: skip
-        sort = sort_of(_called("sorting.topk", "float32", n, k))
-        assert (sort.rounds if sort.few else None) == rounds
+        made = sort_of(_called("sorting.topk", "float32", n, k))
+        assert (made.rounds if made.few else None) == rounds
         # Whatever a round leaves has a place in memory.
         left = n
-        for k_of, size in enumerate(sort.scratch(3, n, k)[::2] if sort.few else ()):
-            left = left // sort.chunk * k + min(left % sort.chunk, k)
+        for k_of, size in enumerate(made.scratch(3, n, k)[::2] if made.few else ()):
+            left = left // made.chunk * k + min(left % made.chunk, k)
             assert size >= 3 * left * 4, k_of
 
 

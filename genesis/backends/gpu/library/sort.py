@@ -26,24 +26,24 @@ from genesis.ir.size import Dim, bounds, product
 #: least and the most of one that is sorted with its places, and elements that a block has at least.
 RUN = 7
 SHORT = 4
-LONG = 10
+LONG = 12
 BLOCK = 10
-#: Elements of each thread of a network.
-SHARED = 8
-#: Lines of a tile and elements of a line, how many warps sort a tile, and (as a power of two) the
-#: tiles of a row from which on a block has several.
-LINES, LINE = 8, 128
-WARPS = 4
-METHOD = "network"
-TILES = 10
-#: Blocks and digits whose counts are summed up at once.
-SUMMED = (256, 8)
+#: Elements of each thread of a network that is larger than a block has at least: one warp sorts
+#: those, which waits for no other.
+SHARED = 16
+#: Elements of a tile, how many warps sort one, and (as a power of two) the tiles of a row from
+#: which on a block has several.
+TILE = 512
+WARPS = 2
+TILES = 11
+#: Counts that are summed up at once, of so many blocks at most.
+SUMMED, BLOCKS = 1 << 11, 1 << 8
 #: Elements that a block selects from at once, and for each of its threads.
 CHUNK = 1 << 12
 EACH = 16
 #: What share of a chunk is selected at most, and how many are.
 SHARE = 4
-MOST = 1 << LONG
+MOST = 1 << BLOCK
 LONGEST = (1 << 31) - 1
 TEXTS = ("sort_triton.py", "sort_radix_triton.py", "sort_select_triton.py")
 
@@ -136,7 +136,7 @@ class Sort:
     @property
     def tiled(self) -> bool:
         """Whether a row is sorted by passes, and may have more than one tile."""
-        return not (self.few or self.short) and 1 << self.length > LINES * LINE
+        return not (self.few or self.short) and 1 << self.length > TILE
 
     @property
     def passes(self) -> int:
@@ -146,7 +146,7 @@ class Sort:
     @property
     def turns(self) -> int:
         """How many tiles a block has."""
-        return 1 << max(0, self.length - TILES - (LINES * LINE).bit_length() + 1)
+        return 1 << max(0, self.length - TILES - TILE.bit_length() + 1)
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ class Sort:
         if self.selects:
             sizes.append(rows * n * 4)
         if self.tiled:
-            block = LINES * LINE * self.turns
+            block = TILE * self.turns
             sizes += [rows * ((n + (block - 1)) // block) * 1024, rows * 1024]
         return tuple(sizes)
 
@@ -229,13 +229,15 @@ class Sort:
         log = max(SHORT, self.length)
         rows = 1 << max(0, BLOCK - log)
         found = f"row, place, rank = sorted_rows(x, rows, n, {log}, {rows}, {self.how})"
-        warps = max(1, (rows << log) // (32 * SHARED))
+        warps = 1 if log <= BLOCK else (1 << log) // (32 * SHARED)
         yield _Phase((found, put), _blocks(ROWS, 1, 1, rows), warps)
 
     def _passes(self) -> Iterator[_Phase]:
-        block = LINES * LINE * self.turns
+        block = TILE * self.turns
         grid = _blocks(ROWS, N, block)
-        where = f"row, block, start, i = tile_of(n, {{}}, {LINES}, {LINE}, {self.turns})"
+        where = f"row, block, start, i = tile_of(n, {{}}, {TILE}, {self.turns})"
+        several = min(BLOCKS, max(8, (1 << self.length) // block))
+        digits = SUMMED // several
         turns = f"for turn in range({self.turns}):"
         for number in range(self.passes):
             digit = "digit = digit_of(key, inside)"
@@ -246,31 +248,16 @@ class Sort:
                     turns, *_inside(*loaded, "found += counted(digit)"),
                     where.format(0), f"put_counts(counts, found, block, start, n, {block})",
                 ), grid, WARPS)  # fmt: skip
-                total = f"sum_counts(counts, totals, n, {block}, {SUMMED[0]}, {SUMMED[1]})"
-                yield _Phase((total,), ["*", ROWS, 256 // SUMMED[1]])
-            if METHOD == "network":
-                moved = (
-                    *loaded,
-                    "found = counted(digit)",
-                    *["starts = tl.cumsum(found, 0) - found"] * (not self.tiled),
-                    "digit, which = sorted_digits(digit, i)",
-                    "inside = start + which < n",
-                    *self._loaded(number, "which"),
-                    "rank = tl.where(inside, sorted_ranks(digit, starts, found), -1)",
-                    *self._put(number),
-                    *["starts += found"] * self.tiled,
-                )
-                first = (where.format(0), "starts = starts_of(counts, totals, row, block)")
-                yield _Phase((*first * self.tiled, turns, *_inside(*moved)), grid, WARPS)
-                continue
+                total = f"sum_counts(counts, totals, n, {block}, {several}, {digits})"
+                yield _Phase((total,), ["*", ROWS, 256 // digits])
             moved = (
                 *loaded,
                 "found = counted(digit)",
                 *["starts = tl.cumsum(found, 0) - found"] * (not self.tiled),
-                "to = places_by_digit(digit >> 4, True)",
-                *self._reordered(number),
-                digit,
-                "rank = tl.where(inside, ranks_in_row(digit, starts, found), -1)",
+                "digit, which = sorted_digits(digit, i)",
+                "inside = start + which < n",
+                *self._loaded(number, "which"),
+                "rank = tl.where(inside, sorted_ranks(digit, starts, found), -1)",
                 *self._put(number),
                 *["starts += found"] * self.tiled,
             )
@@ -290,17 +277,6 @@ class Sort:
         if self.bits == 64:
             return f"key = {loads['keys']}", f"place = {loads['places']}"
         return f"pair = {loads['pairs']}", "key, place = key_in(pair), place_in(pair)"
-
-    def _reordered(self, number: int) -> tuple[str, ...]:
-        """The same in the order of a half of their digits, by way of where they have been."""
-        old = (number - 1) % self.copies
-        values = {"pairs": "paired(key, place)", "keys": "key", "places": "place"}
-        where = f"_{old} + row * n + start, to"
-        moved = [
-            f"{name[:-1]} = through_memory({name}{where}, {values[name]}, i, n - start)"
-            for name in self.arrays
-        ]
-        return (*moved, *["key, place = key_in(pair), place_in(pair)"] * (self.bits < 64))
 
     def _put(self, number: int) -> tuple[str, ...]:
         """Write elements to where they go."""

@@ -36,6 +36,8 @@ from genesis.ir.rewrite import replaced
 
 #: Rows of a block, and keys it visits at a time.
 ROWS, KEYS = 128, 64
+#: Keys at a time of heads that are at most so wide.
+MANY_KEYS, NARROW = 128, 64
 #: The same where no matrix instruction multiplies the numbers: the products are written out.
 FEW_ROWS, FEW_KEYS = 64, 32
 #: The widest head that is one tile.
@@ -95,7 +97,9 @@ class AttentionTiles:
         rows, keys = (FEW_ROWS, FEW_KEYS) if self.half is None else (ROWS, KEYS)
         if self.dtype.bits == 64:  # every product of a tile is in a register before it is added
             rows = keys = LEAST
-        if extent(p.column) > 128:
+        elif self.half is not None:
+            keys = self.most_keys(p)
+        elif extent(p.column) > 128:
             keys //= 2
         self.rows = min(rows, max(LEAST, power(extent(p.row))))
         self.width = min(keys, max(LEAST, padded(p.keys.axis)))
@@ -115,6 +119,11 @@ class AttentionTiles:
         self.at_key = simplify(self.tile * self.width + self.c.node)
         self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
         self.columns_inside = below(self.d.node, p.column.extent)
+
+    def most_keys(self, p: AttentionParts) -> int:
+        """Keys to visit at a time: more of narrow heads, where a tile has no diagonal in it."""
+        narrow = extent(p.column) <= NARROW and self.scaled is not None and diagonal(p) is None
+        return MANY_KEYS if narrow else KEYS
 
     def parts(self, name: str, size: int) -> tuple[Part, ...]:
         """The tiles of so many features."""

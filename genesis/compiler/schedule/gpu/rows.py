@@ -50,7 +50,9 @@ ALIGNED = 16
 SHORT = 32
 SHORT_ROW = 8
 #: The rows and columns of a tile of running sums of columns: a thread has all rows of some columns.
+#: What is read twice to be cut into chunks should leave most multiprocessors without work if not.
 SCANNED = 8, 512
+FEW = 3
 #: The columns of a tile that goes across rows; where each thread has columns of its own to sum up,
 #: how long these may be, and how many multiprocessors want at least.
 COLUMNS = 64
@@ -137,7 +139,8 @@ def prefix(kernel: Kernel, found: Prefix, chip: GPU) -> Kernel:
     blocks = -(-points(phase.grid) // columns)
     most = max(1, min(CHUNKS, 2 * BUSY * chip.multiprocessors // max(1, blocks)))
     chunk = power(max(CHUNK // columns, SHORT, -(-length // most)))
-    if not others and blocks < BUSY * chip.multiprocessors and length >= 2 * chunk:
+    few = chip.multiprocessors // FEW if across is not None else BUSY * chip.multiprocessors
+    if not others and blocks < few and length >= 2 * chunk:
         kernel = split_prefix(kernel, loop, chunk, outermost=across is not None)
     for number in range(len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)

@@ -40,6 +40,9 @@ def _written_out(nest: kir.Loop) -> list[kir.Statement] | None:
     known = [n for n in sizes if n]
     if deep is None or deep.body or len(known) < len(sizes) or not 1 < prod(known) <= WRITTEN:
         return None
+    steps = topological([c.step for c in deep.carried], _values)
+    if any(n.op.cost > 1 for n in steps):
+        return None  # a quotient, say, which would be written out as often
     result: list[kir.Statement] = []
     values = [c.init for c in nest.carried]
     places = list(itertools.product(*map(range, known)))
@@ -51,10 +54,14 @@ def _written_out(nest: kir.Loop) -> list[kir.Statement] | None:
             c.local if number == len(places) else replace(c.local, name=f"{c.local.name}s{number}")
             for c in nest.carried
         ]
-        steps = [step.expr(c.step) for c in deep.carried]
-        result += map(kir.Let, names, steps)
+        result += map(kir.Let, names, [step.expr(c.step) for c in deep.carried])
         values = [v.node for v in names]
     return result
+
+
+def _values(n: Node) -> tuple[Node, ...]:
+    """What a value is made from, without where that is loaded."""
+    return () if n.op is ops.LOAD else n.inputs
 
 
 def rows_together(kernel: kir.Kernel, blocks: int) -> kir.Kernel:
