@@ -533,6 +533,13 @@ def fold(op: ops.Op, dtype: DType) -> Merge:
     return Merge((left,), (right,), (node(op, (left.node, right.node), None, dtype),))
 
 
+def folds_apart(merge: Merge) -> tuple[Merge, ...] | None:
+    """The merges of each value of a state, if they are plain folds that need none of the others."""
+    parts = zip(merge.left, merge.right, merge.result, strict=True)
+    merges = tuple(Merge((left,), (right,), (result,)) for left, right, result in parts)
+    return None if None in map(simple_fold, merges) else merges
+
+
 def simple_fold(merge: Merge) -> ops.Op | None:
     """The binary operation of a one-value merge that is a plain fold, else None."""
     if len(merge.result) != 1:

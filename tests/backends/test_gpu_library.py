@@ -11,9 +11,9 @@ import pytest
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.gpu.compile import compile, resources
-from genesis.backends.gpu.library import NATIVE_CALLS
+from genesis.backends.gpu.library import NATIVE_CALLS, sort
 from genesis.backends.gpu.library.segment_sums import Sums
-from genesis.backends.gpu.library.sort import LONG, RUN, SHORT, WAYS, Sort, sort_of
+from genesis.backends.gpu.library.sort import CHUNK, LONG, RUN, SHORT, TILE, Sort, sort_of
 from genesis.ir.dtype import as_dtype
 from genesis.ir.node import LibraryCall
 from genesis.ir.numpy_library import reference
@@ -27,8 +27,8 @@ REAL = [
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
     "bfloat16", "float32", "float64",
 ]  # fmt: skip
-#: One run, two, and so many that two merges are needed.
-LENGTHS = [1, 100, (1 << RUN) + 3, (1 << (RUN + WAYS)) + 5]
+#: Sorted by one block, and by passes over two tiles; keys of 64 bits by passes over one, too.
+LENGTHS = [1, 100, (1 << RUN) + 3, TILE + 5]
 
 
 def rows(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -51,7 +51,7 @@ def same(found: nd.NDArray, wanted: np.ndarray) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", REAL)
 def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
-    lengths = LENGTHS if dtype in ("float32", "int64") else LENGTHS[:3]
+    lengths = LENGTHS if dtype in ("float32", "int64", "bfloat16") else LENGTHS[:3]
     for n in lengths:
         x = rows(rng, dtype, (1 if n > 1000 else 2, n))
         for descending in (False, True):
@@ -63,8 +63,10 @@ def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [(1 << LONG) + 5, *([] if INTERPRETED else [4101, 50257, 1 << 20])])
-def test_long_runs_are_merged(rng: np.random.Generator, n: int) -> None:
+@pytest.mark.parametrize("n", [CHUNK + 5, *([] if INTERPRETED else [50257, (1 << 20) + 3])])
+def test_long_rows_are_sorted_by_tiles_and_selected_by_chunks(
+    rng: np.random.Generator, n: int
+) -> None:
     x = rows(rng, "float32", (1, n))
     found = nd.sort(nd.array(x, device="cuda"))
     for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):
@@ -72,6 +74,20 @@ def test_long_runs_are_merged(rng: np.random.Generator, n: int) -> None:
     best = nd.topk(nd.array(x, device="cuda"), 9)
     for part, wanted in zip(best, reference("sorting.topk")((9, True), x), strict=True):
         same(part, wanted)
+
+
+@pytest.mark.gpu
+def test_blocks_have_several_tiles_of_very_long_rows(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sort, "TILES", 0)  # the row of this test is such a one
+    sort._binary.cache_clear()
+    x = rows(rng, "float16", (1, 2 * TILE + 5))
+    assert sort_of(_called("sorting.sort", "float16", x.size, x.size)).turns == 4
+    found = nd.sort(nd.array(x, device="cuda"))
+    for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):
+        same(part, wanted)
+    sort._binary.cache_clear()
 
 
 @pytest.mark.gpu
@@ -169,27 +185,46 @@ def test_a_gradient_is_written_once_in_its_own_type() -> None:
 
 
 def test_rows_have_no_length_that_is_left_out() -> None:
-    """As many merges as a length needs, and as the longest needs."""
-    lengths = [1, 16, 17, 1024, 1025, 4096, 4097, (1 << 31) - 1]
-    for dtype, merges in [
-        ("float32", [0, 0, 0, 0, 1, 1, 2, 11]),
-        ("int64", [0, 0, 0, 2, 2, 3, 3, 12]),
+    """One kernel for short rows; for others a pass for each byte, of three if tiles are several."""
+    lengths = [1, 1 << RUN, 129, 1 << LONG, 1025, TILE, TILE + 1, (1 << 31) - 1]
+    for dtype, kernels in [
+        ("float32", [1, 1, 1, 1, 4, 4, 12, 12]),
+        ("bfloat16", [1, 1, 1, 1, 2, 2, 6, 6]),
+        ("int64", [1, 1, 8, 8, 8, 8, 24, 24]),
     ]:
-        for n, count in zip(lengths, merges, strict=True):
-            form = as_dtype(dtype), (n,)
-            sort = sort_of(
-                LibraryCall("sorting.sort", (False,), (form,), (form, (as_dtype("int64"), (n,))))
-            )
-            assert sort.merges == count and (1 << (sort.run + WAYS * count)) >= n
-            text = sort.request("sm_90").source.text
-            assert text.count(f"def sort_{dtype}_") == count + 1
+        for n, count in zip(lengths, kernels, strict=True):
+            assert len(list(sort_of(_called("sorting.sort", dtype, n, n)).phases())) == count
+
+
+def test_few_of_many_are_selected_before_they_are_sorted() -> None:
+    for n, k, rounds in [
+        (1024, 8, 1), (8 * CHUNK, 8, 2), (1 << 31, 1, 3), (1000, 999, None),
+        (1 << 20, 1 << 15, None),
+    ]:  # fmt: skip
+        made = sort_of(_called("sorting.topk", "float32", n, k))
+        assert (made.rounds if made.few else None) == rounds
+        # Whatever a round leaves has a place in memory.
+        left = n
+        for k_of, size in enumerate(made.scratch(3, n, k)[::2] if made.few else ()):
+            left = left // made.chunk * k + min(left % made.chunk, k)
+            assert size >= 3 * left * 4, k_of
+
+
+def _called(name: str, dtype: str, n: int, k: int) -> LibraryCall:
+    kind = as_dtype(dtype)
+    return LibraryCall(
+        name, (False,), ((kind, (3, n)),), ((kind, (3, k)), (as_dtype("int64"), (3, k)))
+    )
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.skipif(INTERPRETED, reason="about machine code")
 def test_nothing_is_spilled(target: str) -> None:
     pytest.importorskip("triton")
-    sorts = [Sort(as_dtype("float32"), True, False, 0, 6), Sort(as_dtype("int64"), True, True, 1)]
+    sorts = [
+        Sort(as_dtype("float32"), True, False, 6, 6), Sort(as_dtype("float32"), True, False, 20, 3),
+        Sort(as_dtype("bfloat16"), True, True, 20, 20),
+    ]  # fmt: skip
     sums = [Sums(as_dtype("bfloat16"), as_dtype("bfloat16"), often) for often in (False, True)]
     for wanted in (made.request(target) for made in (*sorts, *sums)):
         for function in compile(wanted.source, wanted.signature(), target).functions:

@@ -189,17 +189,23 @@ def test_attention_of_16_bit_numbers(causal: bool, gpu: None) -> None:
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("dtype", "queries", "keys", "causal", "scale"),
-    [("bfloat16", 150, 150, True, 0.2), ("float16", 40, 70, False, -0.3),
-     ("float32", 50, 90, True, 0.25)],
+    ("dtype", "queries", "keys", "heads", "causal", "scale"),
+    [("bfloat16", 150, 150, (20, 24), True, 0.2), ("float16", 40, 70, (80, 72), False, -0.3),
+     ("float16", 70, 70, (64, 40), True, 0.1), ("float32", 50, 90, (20, 40), True, 0.25)],
 )  # fmt: skip
 def test_gradients_of_attention(
-    dtype: str, queries: int, keys: int, causal: bool, scale: float, gpu: None
+    dtype: str,
+    queries: int,
+    keys: int,
+    heads: tuple[int, int],
+    causal: bool,
+    scale: float,
+    gpu: None,
 ) -> None:
     """By a sweep, whose tiles are cut by the diagonal and by the ends of both axes."""
     kind = getattr(ml_dtypes, dtype, dtype)
-    q, k, v = normal(1, queries, 20), normal(1, keys, 20), normal(1, keys, 24)
-    arrays = [x.astype(kind) for x in (q, k, v, normal(1, queries, 24))]
+    q, k, v = normal(1, queries, heads[0]), normal(1, keys, heads[0]), normal(1, keys, heads[1])
+    arrays = [x.astype(kind) for x in (q, k, v, normal(1, queries, heads[1]))]
     q, k, v, grad = (x.astype(np.float64) for x in arrays)
     scores = np.einsum("hqd,hkd->hqk", q, k) * scale
     seen = np.tri(queries, keys, dtype=bool) if causal else True
@@ -394,6 +400,40 @@ def test_loops(gpu: None) -> None:
     close(last, xs.sum(0))
     before = np.concatenate([np.zeros((1, 6)), xs.cumsum(0)[:-1]])
     close(sums, before * xs)
+
+
+@on_gpu
+@pytest.mark.parametrize("shape", [(70, 40), (100, 600), (600, 3), (9, 1100)])
+def test_running_sums_of_columns(shape: tuple[int, int], gpu: None) -> None:
+    """By tiles of some rows, in chunks where columns are few."""
+    x = normal(*shape)
+    close(nd.cumsum(nd.array(x), 0), np.cumsum(x.astype(np.float64), 0))
+
+
+@on_gpu
+@pytest.mark.parametrize("extreme", [0.0, 90.0, inf, -inf, np.nan])
+@pytest.mark.parametrize("rows", [2, 300])
+def test_softmax_of_rows_that_no_tile_holds(extreme: float, rows: int, gpu: None) -> None:
+    """Powers relative to the greatest element so far are those relative to the greatest of all."""
+    if INTERPRETED and rows > 2:
+        pytest.skip("for a GPU")
+    x = normal(rows, 17001) * 10
+    x[0, [5, 9000, 16900]] = extreme
+    x[1, :16000] = -inf
+    x[1, 16000:] += 1000
+    for function in (genesis.functional.log_softmax, genesis.functional.logsumexp):
+        found = function(genesis.tensor(x), -1).numpy()
+        wanted = function(genesis.tensor(x.astype(np.float64), device="cpu"), -1).numpy()
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-4)
+
+
+@on_gpu
+@pytest.mark.parametrize("batch", [5, 40])
+def test_batch_norms_of_few_channels_are_shared_among_blocks(batch: int, gpu: None) -> None:
+    x = normal(batch, 3, 70, 70) + 3
+    found = genesis.functional.batch_norm(genesis.tensor(x), None, None, training=True).array
+    mean, var = (f(x.astype(np.float64), axis=(0, 2, 3), keepdims=True) for f in (np.mean, np.var))
+    close(found, (x - mean) / np.sqrt(var + 1e-5), 1e-4)
 
 
 @on_gpu

@@ -14,8 +14,14 @@ from genesis.backends.gpu.binary import request
 from genesis.backends.gpu.codegen.render import render
 from genesis.backends.gpu.codegen.warp_specialised import by_roles
 from genesis.backends.gpu.compile import compile, resources
+from genesis.compiler.schedule.gpu.online_powers import online_powers
+from genesis.compiler.schedule.steps.loop_transforms import split_reduction
+from genesis.ir import ops
+from genesis.ir.builder import Builder
+from genesis.ir.dtype import float32
 from genesis.ir.interpret import interpret
-from genesis.ir.kernel import Kernel, Role
+from genesis.ir.kernel import Kernel, Loop, Phase, Role, Scan, as_index, walk
+from genesis.ir.node import elementwise
 from tests.compiler.test_gpu_schedule import kernels_of
 
 nn = genesis.nn.functional
@@ -184,3 +190,99 @@ def test_the_end_of_a_product_has_registers_enough(act: str) -> None:
     source = request(kernel, "sm_90").source
     (compiled,) = compile(source, source.signature(), "sm_90").functions
     assert resources(compiled).spilled == 0
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(192, 8), (96, 2), (128, 16)])
+def test_products_of_groups_are_for_matrix_units_whatever_an_axis_counts(
+    channels: int, groups: int
+) -> None:
+    """The channels of a gradient count groups and the columns of one."""
+
+    def gradients(x: Any, w: Any, grad: Any) -> Any:
+        def forward(lib: Any, x: Any, w: Any) -> Any:
+            return lib.nn.functional.conv2d(x, w, None, 1, 1, 1, groups)
+
+        return with_gradients(genesis, forward, [x, w, grad])
+
+    x = ("float16", 8, channels, 28, 28)
+    found = kernels_of(gradients, x, ("float16", channels, channels // groups, 3, 3), x)
+    products = [k for k in found if k.name == "contract"]
+    assert len(products) == 2
+    assert all("tl.dot" in render(k, target="sm_90").text for k in products)
+
+
+def test_few_channels_are_normalised_by_many_blocks() -> None:
+    def normalised(x: Any) -> Any:
+        return genesis.functional.batch_norm(x, None, None, training=True)
+
+    few, many = (
+        kernels_of(normalised, ("bfloat16", 128, channels, 27, 27))[0] for channels in (72, 2000)
+    )
+    assert len(few.phases) == 2 and min(blocks(few, 0), blocks(few, 1)) >= 264
+    (sums,) = (s for s in few.phases[0].body if isinstance(s, Loop))
+    assert len(sums.carried) == 2  # both sums of one pass
+    assert len(many.phases) == 1
+
+
+@pytest.mark.parametrize(("rows", "phases"), [(4000, 1), (64, 2)])
+def test_rows_that_no_tile_holds_are_read_once_for_their_softmax(rows: int, phases: int) -> None:
+    (kernel,) = kernels_of(lambda x: x.logsumexp(-1), ("bfloat16", rows, 50000))
+    assert len(kernel.phases) == phases
+    loops = [s for s in kernel.phases[0].body if isinstance(s, Loop)]
+    assert len(loops) == 1 and len(loops[0].carried) == 2
+    assert "associative_scan" not in render(kernel, target="sm_90").text
+
+
+def test_windows_of_a_pool_are_loaded_at_once() -> None:
+    for window, loops in ((2, 0), (3, 0), (7, 2)):
+        (kernel,) = kernels_of(
+            lambda x, n=window: nn.max_pool2d(x, n, n), ("float16", 8, 64, 63, 63)
+        )
+        assert sum(isinstance(s, Loop) for s in walk(kernel.phases[0].body)) == loops
+
+
+@pytest.mark.parametrize(("head", "tiles"), [(80, {64, 16}), (96, {64, 32}), (112, {128})])
+def test_heads_are_two_tiles_or_one(head: int, tiles: set[int]) -> None:
+    """Forward and backward: what is past the end of a head is not multiplied."""
+    attend: Any = genesis.functional.scaled_dot_product_attention
+    shape = ("float16", 2, 4, 300, head)
+    (kernel,) = kernels_of(lambda q, k, v: attend(q, k, v), shape, shape, shape)
+    text = render(kernel, target="sm_90").text
+    assert {int(n) for n in re.findall(r"[de]\w* = tl.arange\(0, (\d+)\)", text)} == tiles
+    assert text.count("tl.dot") == 2 * len(tiles)
+
+
+@pytest.mark.parametrize("shape", [(512, 1536), (48000, 1536), (64, 50304), (300, 70)])
+def test_running_sums_of_columns_are_tiles(shape: tuple[int, int]) -> None:
+    (kernel,) = kernels_of(lambda x: x.cumsum(0), ("float32", *shape))
+    scans = [s for s in walk(kernel.phases[-1].body) if isinstance(s, Scan)]
+    assert scans and all(s.axis.extent > 1 for s in scans)
+
+
+@pytest.mark.parametrize(
+    "special", [[0.0], [np.inf], [-np.inf], [np.nan], [np.inf, -np.inf], [-np.inf] * 40]
+)
+def test_powers_relative_to_the_greatest_so_far(special: list[float]) -> None:
+    """One pass gives what two give, infinities and NaN too."""
+    k = Builder("powers")
+    x, top, sums = k.input("x", float32, 40), k.output("m", float32, 1), k.output("s", float32, 1)
+    with k.loop("i", 40, ops.MAX, m=k.const(float("-inf"), float32)) as (i, m):
+        k.step(m=elementwise(ops.MAX, m, x[i]))
+    with k.loop("j", 40, ops.ADD, s=k.const(0.0, float32)) as (j, s):
+        k.step(s=s + elementwise(ops.EXP, x[j] - m))
+    k.store(top, (as_index(0),), m)
+    k.store(sums, (as_index(0),), s)
+    plain = k.kernel()
+    (phase,) = plain.phases
+    online = plain.with_phase(0, Phase(phase.grid, online_powers(phase.body)))
+    assert sum(isinstance(s, Loop) for s in online.phases[0].body) == 1
+    given = np.random.default_rng(1).standard_normal(40).astype(np.float32) * 30
+    given[: len(special)] = special
+    found = []
+    for kernel in (plain, online, split_reduction(online, 7)):
+        m, s = np.empty(1, np.float32), np.empty(1, np.float32)
+        with np.errstate(all="ignore"):
+            interpret(kernel, {"x": given, "m": m, "s": s})
+        found.append([m[0], s[0]])
+    for each in found[1:]:
+        np.testing.assert_allclose(each, found[0], 1e-6)

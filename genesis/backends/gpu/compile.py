@@ -71,13 +71,17 @@ def compile(source: RenderedKernel, signature: Mapping[str, str], target: str) -
         for position, kind in enumerate(signature.values())
         if kind.endswith(":16")
     }
-    functions = []
+    functions: list[CompiledFunction] = []
+    done: dict[str, CompiledFunction] = {}
     # Contracting a*b + c is allowed in Genesis, and Triton's default is about to change.
     options = {"enable_fp_fusion": True}
     numbers = zip(
         source.functions, source.num_warps, source.num_stages, source.registers, strict=True
     )
     for name, warps, stages, registers in numbers:
+        if name in done:  # several phases may be one
+            functions.append(done[name])
+            continue
         function = getattr(module, name)
         kind = GluonASTSource if isinstance(function, GluonJITFunction) else ASTSource
         ast = kind(function, types, None, divisible)
@@ -95,15 +99,14 @@ def compile(source: RenderedKernel, signature: Mapping[str, str], target: str) -
                 assembly, binary = halves, _assembled(halves, chip, chosen)
         else:
             assembly, binary = kernel.asm["amdgcn"], kernel.asm["hsaco"]
-        functions.append(
-            CompiledFunction(
-                kernel.metadata.name,
-                assembly,
-                binary,
-                kernel.metadata.num_warps,
-                kernel.metadata.shared,
-            )
+        done[name] = CompiledFunction(
+            kernel.metadata.name,
+            assembly,
+            binary,
+            kernel.metadata.num_warps,
+            kernel.metadata.shared,
         )
+        functions.append(done[name])
     return Compiled(target, tuple(functions))
 
 

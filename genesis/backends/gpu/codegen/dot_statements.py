@@ -12,6 +12,7 @@ A sum of such products over a TILE axis is a matrix product already.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from genesis.ir import kernel as kir
@@ -57,7 +58,23 @@ def _body(body: kir.Body) -> kir.Body:
         elif isinstance(s, kir.Reduce):
             s = _inner_product(s) or s
         found.append(s)
-    return tuple(found)
+    return _added_up(found)
+
+
+def _added_up(body: Sequence[kir.Statement]) -> kir.Body:
+    """A body in which a sum of two products is one, to which the second adds itself."""
+    result = list(body)
+    for s in body:
+        if not isinstance(s, kir.Let) or s.value.op is not ops.ADD:
+            continue
+        dots = [d for d in result if isinstance(d, Dot) and d.local.node in s.value.inputs]
+        alike = all(d.local.tiles == s.local.tiles and not d.accumulate for d in dots)
+        used = Counter(n for x in result for n in set(topological(_operands_of(x))))
+        if len(dots) == 2 and alike and all(used[d.local.node] == 1 for d in dots):
+            for accumulate, d in enumerate(dots):
+                result[result.index(d)] = replace(d, local=s.local, accumulate=bool(accumulate))
+            result.remove(s)
+    return tuple(result)
 
 
 def _outer_products(loop: kir.Loop) -> kir.Loop | None:

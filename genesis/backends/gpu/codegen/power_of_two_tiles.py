@@ -40,14 +40,27 @@ def _pad_expression(n: Node) -> Node:
 
 
 def _pad_body(body: kir.Body) -> kir.Body:
-    return tuple(map(_pad_statement, kir.map_expressions(body, _pad_expression)))
+    padded_loads = kir.map_expressions(body, _pad_expression)
+    return tuple(_pad_statement(x) for s in padded_loads for x in _apart(s))
+
+
+def _apart(s: kir.Statement) -> tuple[kir.Statement, ...]:
+    """Reductions of several values by themselves, if none of them needs another."""
+    merges = kir.folds_apart(s.merge) if isinstance(s, kir.Reduce) else None
+    if merges is None or not isinstance(s, kir.Reduce):
+        return (s,)
+    each = zip(s.locals, s.values, merges, strict=True)
+    return tuple(kir.Reduce((v,), (x,), s.axis, merge) for v, x, merge in each)
 
 
 def _pad_statement(s: kir.Statement) -> kir.Statement:
+    def within(body: kir.Body) -> kir.Body:
+        return tuple(_pad_statement(x) for s in body for x in _apart(s))
+
     if isinstance(s, kir.Loop):
-        return replace(s, body=tuple(map(_pad_statement, s.body)))
+        return replace(s, body=within(s.body))
     if isinstance(s, kir.If):
-        then, orelse = (tuple(map(_pad_statement, branch)) for branch in kir.children(s))
+        then, orelse = (within(branch) for branch in kir.children(s))
         return kir.If(s.condition, then, orelse)
     if isinstance(s, kir.Store):
         return replace(s, mask=both(s.mask, _inside(*s.index)))

@@ -5,14 +5,16 @@ for any contents of their operands; they access their operands, results and scra
 within the extents they are given. `tests/backends/test_gpu_library.py` holds them to that. They are
 not proven, so nothing but the entries of this table may take a call.
 
-========================  ==========================  ==============================================
-operation                 code                        limits
-========================  ==========================  ==============================================
-``indexing.summed_rows``  `segment_sums_triton`       floats of 16 to 64 bits; sizes that are known
-``sorting.select``        `sort_triton`: all sorted   real types; rows of less than 2 ** 31 elements
-``sorting.sort``          `sort_triton`: merged runs  real types; rows of less than 2 ** 31 elements
-``sorting.topk``          `sort_triton`: k of a run   real types; rows of less than 2 ** 31 elements
-========================  ==========================  ==============================================
+========================  ===========================  =============================================
+operation                 code                         limits
+========================  ===========================  =============================================
+``indexing.summed_rows``  `segment_sums_triton`        floats of 16 to 64 bits; sizes that are known
+``sorting.select``        `sort_radix_triton`          real types; rows of less than 2 ** 31
+``sorting.sort``          `sort_radix_triton`; short   real types; rows of less than 2 ** 31
+                          rows: `sort_triton`
+``sorting.topk``          `sort_select_triton`; of     real types; rows of less than 2 ** 31
+                          short rows or many: a sort
+========================  ===========================  =============================================
 
 NVIDIA's own libraries compute some others (`nvidia_math`).
 """

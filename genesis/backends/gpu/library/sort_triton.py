@@ -1,16 +1,13 @@
-"""Sorting rows, in Triton: runs that a block sorts, then merged, some at a time.
+"""Sorting short rows, in Triton, and what all sorts share.
 
 An element becomes a *key*, an unsigned integer in whose order the elements are to come, and the
 *place* it was at. Where both fit into one number, a block sorts these numbers, those of several
-short rows at once, by a bitonic network. Where they do not, it compares all pairs of a shorter run:
-the rank of an element is how many come before it. In a merge, an element's rank in its own run is
-known, and a binary search tells how many elements of each other run come before it: the sum is
-where it goes. Neighbours look for neighbouring keys: searching for the first and the last of a
-block narrows down where all are, and the searches of a warp read the same few lines. Of equal keys
-the one in the earlier run comes first, which makes sorting stable and every place be written once.
+rows at once, by a bitonic network. Where they do not, it compares all pairs: the rank of an element
+is how many come before it. Of equal keys the one at the earlier place comes first.
 
 `sort` makes kernels of these functions: the text is compiled, nothing imports this module.
-Where only the first `k` of a row are wanted, none but the first `k` of a run are looked at.
+Longer rows are sorted in `sort_radix_triton`, and those of which few are wanted in
+`sort_select_triton`.
 """
 
 import triton
@@ -37,87 +34,84 @@ def key_of(x, KEY: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr, INFINIT
 
 
 @triton.jit
-def sorted_run(x, n, RUN: tl.constexpr, KEY: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr,
-               INFINITY: tl.constexpr, DESCENDING: tl.constexpr):  # fmt: skip
-    """The row of this block, where its elements are in the row, their keys, and where they go."""
-    runs = tl.cdiv(n, RUN)
-    row = tl.program_id(0) // runs
-    start = tl.program_id(0) % runs * RUN
-    i = tl.arange(0, RUN)
-    inside = start + i < n
-    found = tl.load(x + row * n + start + i, mask=inside, other=0)
-    key = key_of(found, KEY, BITS, KIND, INFINITY, DESCENDING)
+def bits_of(key, x, at, mask, KEY: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr,
+            INFINITY: tl.constexpr, DESCENDING: tl.constexpr):  # fmt: skip
+    """The elements of keys, as bits: loaded where keys do not tell (zeros have signs, NaN bits)."""
+    sign = tl.full([], 1, KEY) << (BITS - 1)
+    highest = (sign - 1) * 2 + 1
+    if DESCENDING:
+        key = key ^ highest
+    found = key
+    if KIND == "float":
+        vague = (key == sign) | (key == highest)
+        found = tl.where(key >= sign, key ^ sign, key ^ highest)
+        found = tl.where(vague, tl.load(x + at, mask=mask & vague, other=0).to(KEY), found)
+    elif KIND == "int":
+        found = key ^ sign
+    return found
+
+
+@triton.jit
+def ranks_of(key, inside):
+    """How many of the elements inside of a row come before each."""
+    i = tl.arange(0, key.shape[0])
     equal = key[None, :] == key[:, None]
     before = (key[None, :] < key[:, None]) | (equal & (i[None, :] < i[:, None]))
-    rank = tl.sum((before & inside[None, :]).to(tl.int32), 1)
-    return row, start + i, key, tl.where(inside, start + rank, -1)
+    return tl.sum((before & inside[None, :]).to(tl.int32), 1)
 
 
 @triton.jit
-def sorted_rows(x, rows, n, LOG: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
-                KIND: tl.constexpr, INFINITY: tl.constexpr, DESCENDING: tl.constexpr):  # fmt: skip
-    """As `sorted_run`, of `ROWS` rows at once if they are no longer than a run; in their order."""
-    runs = tl.cdiv(n, 1 << LOG)
-    row = tl.program_id(0) // runs * ROWS + tl.arange(0, ROWS)[:, None]
-    start = tl.program_id(0) % runs << LOG
+def sorted_run(x, n, RUN: tl.constexpr, KEY: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr,
+               INFINITY: tl.constexpr, DESCENDING: tl.constexpr):  # fmt: skip
+    """The row of this block, where its elements are in the row, and where they go."""
+    row = tl.program_id(0)
+    i = tl.arange(0, RUN)
+    found = tl.load(x + row * n + i, mask=i < n, other=0)
+    key = key_of(found, KEY, BITS, KIND, INFINITY, DESCENDING)
+    return row, i, tl.where(i < n, ranks_of(key, i < n), -1)
+
+
+@triton.jit
+def sorted_rows(x, rows, n, LOG: tl.constexpr, ROWS: tl.constexpr, KEY: tl.constexpr,
+                BITS: tl.constexpr, KIND: tl.constexpr, INFINITY: tl.constexpr,
+                DESCENDING: tl.constexpr):  # fmt: skip
+    """As `sorted_run`, of `ROWS` rows at once; in their order."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     i = tl.arange(0, 1 << LOG)[None, :]
-    inside = (row < rows) & (start + i < n)
-    found = tl.load(x + row * n + start + i, mask=inside, other=0)
-    key = key_of(found, tl.uint32, BITS, KIND, INFINITY, DESCENDING)
+    inside = (row < rows) & (i < n)
+    found = tl.load(x + row * n + i, mask=inside, other=0)
+    key = key_of(found, KEY, BITS, KIND, INFINITY, DESCENDING)
+    return row, sorted_places(key, inside, LOG, BITS), tl.where(inside, i, -1)
+
+
+@triton.jit
+def sorted_places(key, inside, LOG: tl.constexpr, BITS: tl.constexpr):
+    """Where the elements of each row, in their order, have been; those that are not inside last."""
     PAIR: tl.constexpr = tl.int32 if BITS + LOG < 31 else tl.int64
     key = tl.where(inside, key.to(PAIR), tl.full([], 1, PAIR) << BITS)  # behind all others
-    both = tl.sort((key << LOG) | i, 1)
-    place = start + (both & ((1 << LOG) - 1))
-    return row, place, (both >> LOG).to(tl.uint32), tl.where(inside, start + i, -1)
+    both = tl.sort((key << LOG) | tl.arange(0, 1 << LOG)[None, :], 1)
+    return both & ((1 << LOG) - 1)
 
 
 @triton.jit
-def found_before(runs, low, high, key, earlier):
-    """How many elements of sorted runs come before keys, where that is from `low` to `high`.
-
-    Of equal keys, those of the runs that are `earlier` come first.
-    """
-    size = tl.max(tl.max(high - low, 1), 0)
-    while size > 0:
-        middle = (low + high) // 2
-        probe = tl.load(runs + middle, mask=low < high, other=0)
-        before = (probe < key) | ((probe == key) & earlier)
-        high = tl.where(before, high, middle)
-        low = tl.where(before & (low < high), middle + 1, low)
-        size = size // 2
-    return low
+def sorted_chosen(keys, places, row, rows, k, LOG: tl.constexpr, BITS: tl.constexpr):
+    """The ranks and places of rows of `k` elements, which are in the order of their places."""
+    i = tl.arange(0, 1 << LOG)[None, :]
+    inside = (row < rows) & (i < k)
+    key = tl.load(keys + row * k + i, mask=inside, other=0)
+    which = sorted_places(key, inside, LOG, BITS)
+    rank = tl.where(inside, i, -1)
+    return rank, tl.load(places + row * k + which, mask=inside, other=0)
 
 
 @triton.jit
-def merged_run(keys, n, k, LOG: tl.constexpr, WAYS: tl.constexpr, BLOCK: tl.constexpr):
-    """The row of this block, where its elements are now, and where they go when runs are merged.
-
-    `WAYS` runs of 2 ** `LOG` become one; the elements of a block are in one run. An element that
-    comes after `k` others goes nowhere: -1.
-    """
-    blocks = tl.cdiv(n, BLOCK)
-    row = tl.program_id(0) // blocks
-    start = tl.program_id(0) % blocks * BLOCK
-    group = start // (WAYS << LOG) * (WAYS << LOG)
-    own = (start - group) >> LOG
-    first = start - group - (own << LOG)
-    at = start + tl.arange(0, BLOCK)
-    rank = (first + tl.arange(0, BLOCK)).to(tl.int32)
-    if first < k:
-        way = tl.arange(0, WAYS)[:, None]
-        begin = group + (way.to(tl.int64) << LOG)
-        length = tl.minimum(tl.minimum(n - begin, k), 1 << LOG)
-        length = tl.where(way == own, 0, tl.maximum(length, 0)).to(tl.int32)
-        mine = keys + row * n
-        runs = mine + begin
-        # All that the block looks for lies between what its first and its last element find.
-        end = tl.minimum(start + tl.minimum(BLOCK, k - first), n) - 1
-        low = found_before(runs, tl.zeros_like(length), length, tl.load(mine + start), way < own)
-        high = found_before(runs, low, length, tl.load(mine + end), way < own)
-        key = tl.load(mine + at, mask=at < n, other=0)[None, :]
-        each = tl.zeros([WAYS, BLOCK], tl.int32)
-        rank += tl.sum(found_before(runs, each + low, each + high, key, way < own), 0)
-    return row, at, tl.where((at < n) & (rank < k), group + rank, -1)
+def sorted_few(keys, places, row, rows, k, MOST: tl.constexpr):
+    """As `sorted_chosen`, of one row, by comparing all with each other."""
+    i = tl.arange(0, MOST)
+    at = tl.sum(tl.sum(row, 1), 0) * k + i  # a block has one row here
+    key = tl.load(keys + at, mask=i < k, other=0)
+    rank = tl.where(i < k, ranks_of(key, i < k), -1)
+    return rank[None, :], tl.load(places + row * k + i[None, :], mask=(i < k)[None, :], other=0)
 
 
 @triton.jit
@@ -128,10 +122,27 @@ def put_run(keys, places, n, row, rank, key, place):
 
 
 @triton.jit
+def put_places(places, n, row, rank, place):
+    """Write where elements have been to where they go in a row."""
+    tl.store(places + row * n + rank, place.to(tl.int32), mask=rank >= 0)
+
+
+@triton.jit
 def put_result(x, values, positions, n, k, row, rank, place):
     """Write elements and their places to the first `k` of a row."""
     wanted = (rank >= 0) & (rank < k)
     tl.store(values + row * k + rank, tl.load(x + row * n + place, mask=wanted), mask=wanted)
+    tl.store(positions + row * k + rank, place.to(tl.int64), mask=wanted)
+
+
+@triton.jit
+def put_sorted(x, values, positions, n, k, row, rank, key, place, KEY: tl.constexpr,
+               BITS: tl.constexpr, KIND: tl.constexpr, INFINITY: tl.constexpr,
+               DESCENDING: tl.constexpr):  # fmt: skip
+    """As `put_result`, of elements whose keys are known."""
+    wanted = (rank >= 0) & (rank < k)
+    found = bits_of(key, x, row * n + place, wanted, KEY, BITS, KIND, INFINITY, DESCENDING)
+    tl.store(values + row * k + rank, found.to(values.dtype.element_ty), mask=wanted)
     tl.store(positions + row * k + rank, place.to(tl.int64), mask=wanted)
 
 

@@ -10,8 +10,10 @@ assembler does not let matrix products overlap with anything if two loops add to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import log
+from typing import NamedTuple
 
 from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
@@ -34,6 +36,8 @@ from genesis.ir.rewrite import replaced
 
 #: Rows of a block, and keys it visits at a time.
 ROWS, KEYS = 128, 64
+#: Keys at a time of heads that are at most so wide.
+MANY_KEYS, NARROW = 128, 64
 #: The same where no matrix instruction multiplies the numbers: the products are written out.
 FEW_ROWS, FEW_KEYS = 64, 32
 #: The widest head that is one tile.
@@ -52,10 +56,36 @@ def with_a_row(p: AttentionParts) -> tuple[AttentionParts, bool]:
     return replace(p, rows=rows), not p.rows
 
 
+class Part(NamedTuple):
+    """A tile of features, and the first of them."""
+
+    axis: kir.Axis
+    first: int
+
+    @property
+    def at(self) -> Node:
+        """Where its features are."""
+        return simplify(self.axis.node + self.first)
+
+
+def parts(name: str, size: int, several: bool) -> tuple[Part, ...]:
+    """The tiles of so many features: two, or one up to a power of two; what is past is masked."""
+    even = -(-size // LEAST) * LEAST
+    sizes = [1 << k for k in reversed(range(even.bit_length())) if even >> k & 1]
+    if len(sizes) != 2 or not several:
+        return (Part(kir.Axis.tile(name, max(LEAST, power(size))), 0),)
+    names = name, f"{name}_{sizes[0]}"
+    return tuple(
+        Part(kir.Axis.tile(each, n), first)
+        for each, n, first in zip(names, sizes, (0, sizes[0]), strict=True)
+    )
+
+
 class AttentionTiles:
     """Attention by tiles."""
 
     negates = False  # queries, where the scale is negative, rather than scores
+    parted = True  # heads of 80 features are tiles of 64 and 16
 
     def __init__(self, p: AttentionParts, single: bool) -> None:
         self.p = p
@@ -67,7 +97,9 @@ class AttentionTiles:
         rows, keys = (FEW_ROWS, FEW_KEYS) if self.half is None else (ROWS, KEYS)
         if self.dtype.bits == 64:  # every product of a tile is in a register before it is added
             rows = keys = LEAST
-        if extent(p.column) > 128:
+        elif self.half is not None:
+            keys = self.most_keys(p)
+        elif extent(p.column) > 128:
             keys //= 2
         self.rows = min(rows, max(LEAST, power(extent(p.row))))
         self.width = min(keys, max(LEAST, padded(p.keys.axis)))
@@ -78,8 +110,8 @@ class AttentionTiles:
         self.r = kir.Axis.tile("r", self.rows)
         self.c = kir.Axis.tile("c", self.width)
         self.at_row = simplify(self.place * self.rows + self.r.node)
-        # A head of another size than a power of two is rounded up, and what is past it masked.
-        self.d = kir.Axis.tile("d", max(LEAST, power(extent(p.column))))
+        self.columns = self.parts("d", extent(p.column))
+        self.d = self.columns[0].axis
         self.rows_inside = below(self.at_row, p.row.extent)
         count, self.plain = self.tiles()
         self.keys = kir.Axis.loop("jb", count)
@@ -87,6 +119,15 @@ class AttentionTiles:
         self.at_key = simplify(self.tile * self.width + self.c.node)
         self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
         self.columns_inside = below(self.d.node, p.column.extent)
+
+    def most_keys(self, p: AttentionParts) -> int:
+        """Keys to visit at a time: more of narrow heads, where a tile has no diagonal in it."""
+        narrow = extent(p.column) <= NARROW and self.scaled is not None and diagonal(p) is None
+        return MANY_KEYS if narrow else KEYS
+
+    def parts(self, name: str, size: int) -> tuple[Part, ...]:
+        """The tiles of so many features."""
+        return parts(name, size, self.parted and self.half is not None)
 
     def kernel(self, plain: kir.Kernel) -> kir.Kernel:
         """The kernel."""
@@ -98,14 +139,14 @@ class AttentionTiles:
         return plain.with_phases([kir.Phase(grid, (*body, *self.finish(state)))])
 
     def streamed(self) -> tuple[list[kir.Statement], tuple[Node, ...]]:
-        """The pass over the keys; peak, total and weighted sum after it."""
+        """The pass over the keys; peak, total and the parts of the weighted sum after it."""
         dtype, r = self.dtype, self.r
         zero = const(0, dtype)
-        start = const(dtype.min, dtype), zero, zero
+        start = const(dtype.min, dtype), zero, *[zero for _ in self.columns]
         carried = (
             kir.Local("peak", dtype, (r,)),
             kir.Local("total", dtype, (r,)),
-            kir.Local("weighted", dtype, (self.d, r)),
+            *(kir.Local(f"weighted{x.first or ''}", dtype, (x.axis, r)) for x in self.columns),
         )
         query, body = self.query()
         body += self.units()
@@ -144,25 +185,17 @@ class AttentionTiles:
 
     # ---- one tile of keys
     def visit(
-        self, query: Node | None, peak: kir.Local, total: kir.Local, acc: kir.Local
+        self, query: Sequence[Node], peak: kir.Local, total: kir.Local, *sums: kir.Local
     ) -> tuple[tuple[kir.Statement, ...], tuple[Node, ...]]:
         """Statements, and what is carried on."""
-        p, dtype, r, c, d = self.p, self.dtype, self.r, self.c, self.d
-        at = {p.row.node: self.at_row, p.keys.axis.node: self.at_key, p.column.node: d.node}
+        p, dtype, r, c = self.p, self.dtype, self.r, self.c
+        at = {p.row.node: self.at_row, p.keys.axis.node: self.at_key}
         statements = self.scores(query, at)
-        value = mask_loads(
-            replaced(p.value, at), both(self.keys_inside, self.columns_inside), {c, d}
-        )
         score, weight = kir.Local("score", dtype, (c, r)), kir.Local("weight", dtype, (c, r))
         best, higher, base, scale, some = (
             kir.Local(name, dtype, (r,)) for name in ("best", "higher", "base", "scale", "some")
         )
-        added = kir.Local("added", dtype, (d, r))
-        # Weights are rounded to what the values are, so that matrix instructions take both.
-        half = half_of(value)
-        rounded = weight.node
-        if half is not None:
-            rounded = cast(cast(weight.node, half), dtype)
+        added = [kir.Local(f"added{x.first or ''}", dtype, (x.axis, r)) for x in self.columns]
         statements += [
             *self.score(score, at),
             kir.Reduce((best,), (score.node,), c, kir.fold(ops.MAX, dtype)),
@@ -171,15 +204,30 @@ class AttentionTiles:
             kir.Let(scale, self.power(peak.node, base.node)),
             kir.Let(weight, self.power(score.node, base.node)),
             # Matrix units work on their own: the total is summed up meanwhile.
-            kir.Reduce((added,), (rounded * simplify(value),), c, kir.fold(ops.ADD, dtype)),
+            *(
+                self.weighted(*parts, weight.node, at)
+                for parts in zip(added, self.columns, strict=True)
+            ),
             kir.Reduce((some,), (weight.node,), c, kir.fold(ops.ADD, dtype)),
         ]
         results = (
             higher.node,
             total.node * scale.node + some.node,
-            acc.node * scale.node + added.node,
+            *(x.node * scale.node + more.node for x, more in zip(sums, added, strict=True)),
         )
         return tuple(statements), results
+
+    def weighted(
+        self, local: kir.Local, part: Part, weight: Node, at: dict[Node, Node]
+    ) -> kir.Reduce:
+        """What a tile of keys adds to a part of the weighted sum."""
+        inside = both(self.keys_inside, below(part.at, self.p.column.extent))
+        value = replaced(self.p.value, {**at, self.p.column.node: part.at})
+        value = simplify(mask_loads(value, inside, {self.c, part.axis}))
+        # Weights are rounded to what the values are, so that matrix instructions take both.
+        half = half_of(value)
+        rounded = weight if half is None else cast(cast(weight, half), local.dtype)
+        return kir.Reduce((local,), (rounded * value,), self.c, kir.fold(ops.ADD, local.dtype))
 
     def score(self, local: kir.Local, at: dict[Node, Node]) -> tuple[kir.Statement, ...]:
         """The scores of a tile: masked where it is cut by the diagonal, or by the end of keys."""
@@ -231,66 +279,82 @@ class AttentionTiles:
         size = elementwise(ops.ABS, self.scaled.inputs[1])
         return score * elementwise(ops.MAX, size, const(1e-37, size.dtype))
 
-    def query(self) -> tuple[Node | None, list[kir.Statement]]:
-        """The queries, read once: as they are in memory, which is what is multiplied."""
+    def query(self) -> tuple[list[Node], list[kir.Statement]]:
+        """The parts of the queries, read once: as they are in memory, and multiplied."""
+        nodes: list[Node] = []
+        body: list[kir.Statement] = []
+        for part in self.features:
+            node, let = self._query(part)
+            nodes.append(node)
+            body.append(let)
+        return nodes, body
+
+    def _query(self, part: Part) -> tuple[Node, kir.Statement]:
         p = self.p
-        e = self.inner
-        if e is None:
-            return None, []
-        at = {p.row.node: self.at_row, p.inner.axis.node: e.node}
-        inside = both(self.rows_inside, below(e.node, p.inner.axis.extent))
-        query = simplify(mask_loads(replaced(p.query, at), inside, {self.r, e}))
+        at = {p.row.node: self.at_row, p.inner.axis.node: part.at}
+        inside = both(self.rows_inside, below(part.at, p.inner.axis.extent))
+        query = simplify(mask_loads(replaced(p.query, at), inside, {self.r, part.axis}))
         kept = query if self.half is None else query.inputs[0]
         if self.scaled is not None and self.negates:
             signs = (const(x, kept.dtype) for x in (-1, 1))
             kept = simplify(kept * elementwise(ops.WHERE, _is_negative(self.scaled), *signs))
-        local = kir.Local("query", kept.dtype, (e, self.r))
+        local = kir.Local(f"query{part.first or ''}", kept.dtype, (part.axis, self.r))
         node = local.node if self.half is None else cast(local.node, query.dtype)
-        return node, [kir.Let(local, kept)]
+        return node, kir.Let(local, kept)
 
     @property
-    def inner(self) -> kir.Axis | None:
-        """The tile over the features of queries and keys, if they fit one."""
+    def features(self) -> tuple[Part, ...]:
+        """The tiles over the features of queries and keys, if they fit; else none."""
         size = static(self.p.inner.axis.extent)
-        if size is None or size > WIDEST:
-            return None
-        return kir.Axis.tile("e", max(LEAST, power(size)))
+        return () if size is None or size > WIDEST else self.parts("e", size)
 
-    def scores(self, query: Node | None, at: dict[Node, Node]) -> list[kir.Statement]:
+    def scores(self, query: Sequence[Node], at: dict[Node, Node]) -> list[kir.Statement]:
         """The product of queries and keys: of whole tiles, if that can be."""
-        p, r, c, e = self.p, self.r, self.c, self.inner
+        p, r, c = self.p, self.r, self.c
         (carry,), axis = p.inner.carried, p.inner.axis
         scores = kir.Local("scores", carry.local.dtype, (c, r))
-        if query is None or e is None:
+        if not query:
             left = mask_loads(replaced(p.query, at), self.rows_inside, {r})
             right = mask_loads(replaced(p.key, at), self.keys_inside, {c})
             step = scores.node + simplify(left) * simplify(right)
             return [kir.Loop(axis, (), (kir.Carry(scores, carry.init, step),), p.inner.merge)]
-        inside = both(self.keys_inside, below(e.node, axis.extent))
-        key = replaced(p.key, {**at, axis.node: e.node})
-        key = simplify(mask_loads(key, inside, {c, e}))
-        return [kir.Reduce((scores,), (query * key,), e, kir.fold(ops.ADD, scores.dtype))]
+        found: list[kir.Statement] = []
+        parts = [scores] if len(query) == 1 else []
+        for own, part in zip(query, self.features, strict=True):
+            if len(query) > 1:
+                parts.append(replace(scores, name=f"scores{part.first}"))
+            inside = both(self.keys_inside, below(part.at, axis.extent))
+            key = replaced(p.key, {**at, axis.node: part.at})
+            key = simplify(mask_loads(key, inside, {c, part.axis}))
+            add = kir.fold(ops.ADD, scores.dtype)
+            found.append(kir.Reduce((parts[-1],), (own * key,), part.axis, add))
+        if len(query) > 1:
+            found.append(kir.Let(scores, parts[0].node + parts[1].node))
+        return found
 
     def finish(self, state: tuple[Node, ...]) -> tuple[kir.Statement, ...]:
         """Divide by the totals, apply the epilogue, store."""
         p = self.p
-        at = {p.row.node: self.at_row, p.column.node: self.d.node}
-        at |= dict(zip(p.state, (self.natural(state[0]), *state[1:]), strict=True))
+        peak, total, *sums = state
         rows = TRUE if self.single else self.rows_inside
         stores: list[kir.Statement] = []
         inverse = kir.Local("inverse", self.dtype, (self.r,))
         divided = {n: n.inputs[0] * inverse.node for n in self.quotients()}
         if divided:
-            stores.append(kir.Let(inverse, const(1, self.dtype) / state[1]))
-        for number, s in enumerate((*p.stores, *p.once)):
-            inside = both(rows, self.columns_inside) if s in p.stores else rows
-            own = replace(s, value=replaced(s.value, divided))
-            store = stored(own, at, inside, {self.r, self.d})
-            if self.single:
-                first = self.first_row(store.value, f"first{number}")
-                stores.append(first)
-                store = replace(store, value=first.locals[0].node)
-            stores.append(store)
+            stores.append(kir.Let(inverse, const(1, self.dtype) / total))
+        for part, weighted in zip(self.columns, sums, strict=True):
+            at = {p.row.node: self.at_row, p.column.node: part.at}
+            at |= dict(zip(p.state, (self.natural(peak), total, weighted), strict=True))
+            columns = below(part.at, p.column.extent)
+            for s in (*p.stores, *(() if part.first else p.once)):
+                inside = both(rows, columns) if s in p.stores else rows
+                own = replace(s, value=replaced(s.value, divided))
+                store = stored(own, at, inside, {self.r, part.axis})
+                if self.single:
+                    first = self.first_row(store.value, f"first{len(stores)}", part.axis)
+                    stores.append(first)
+                    store = replace(store, value=first.locals[0].node)
+                stores.append(store)
         return tuple(stores)
 
     def quotients(self) -> list[Node]:
@@ -300,9 +364,9 @@ class AttentionTiles:
         found = [n for n in values if n.op is ops.DIV and n.inputs[1] is total]
         return [] if self.half is None else found
 
-    def first_row(self, value: Node, name: str) -> kir.Reduce:
+    def first_row(self, value: Node, name: str, columns: kir.Axis) -> kir.Reduce:
         """What the first row of a tile has."""
-        tiles = tuple(a for a in (self.d,) if a in kir.tile_axes(value))
+        tiles = (columns,) if columns in kir.tile_axes(value) else ()
         nothing = const(0, value.dtype)
         picked = elementwise(ops.WHERE, self.r.node.equal(0), value, nothing)
         local = kir.Local(name, value.dtype, tiles)

@@ -107,6 +107,8 @@ def _scaled_after(p: BackwardParts) -> tuple[BackwardParts, dict[kir.Local, Node
 class _Pass:
     """A phase that sums over rows, or over columns: blocks of the `own` axis visit the `other`."""
 
+    parted = True  # short rows of 80 are tiles of 64 and 16
+
     def __init__(
         self,
         p: BackwardParts,
@@ -155,24 +157,24 @@ class _Pass:
         body: list[kir.Statement] = []
         tiles: dict[Node, kir.Local] = {}
         for product in self.p.products:  # what is read of the own axis is read once
-            self.read(self.sides(product)[0], product.loop.axis, tiles, body)
+            for part in self.features(product.loop.axis):
+                self.read(self.sides(product)[0], product.loop.axis, part, tiles, body)
+        parts = [(k, x, e) for k, x in enumerate(self.results) for e in self.features(x.axis)]
         sums = [
-            kir.Local(f"sum{k}", x.weight.dtype, (_features(x.axis), self.o))
-            for k, x in enumerate(self.results)
+            kir.Local(f"sum{k}{_after(e)}", x.weight.dtype, (e.axis, self.o)) for k, x, e in parts
         ]
         visit, added = self.visit(tiles)
         visit = self.loaded_early(visit, body)
         steps = (s.node + a for s, a in zip(sums, added, strict=True))
         zeros = (const(0, s.dtype) for s in sums)
         body.append(kir.Loop(self.visits, visit, tuple(map(kir.Carry, sums, zeros, steps))))
-        for x, total in zip(self.results, sums, strict=True):
-            e = _features(x.axis)
+        for (_, x, e), total in zip(parts, sums, strict=True):
             factor = self.factors.get(x.weight)
-            names = {**self.at, x.axis.node: e.node}
+            names = {**self.at, x.axis.node: e.at}
             names[x.store.value.inputs[0]] = total.node if factor is None else total.node * factor
             value = x.store.value.inputs[0] if x.last is x.store else x.last.value
             (value, *index) = map(simplify, substitute([value, *x.last.index], names))
-            inside = both(self.own_exists, below(e.node, x.axis.extent))
+            inside = both(self.own_exists, below(e.at, x.axis.extent))
             body.append(kir.Store(x.last.buffer, tuple(index), value, inside))
         grid = (
             attention.heads_together(batch, self.block) if self.backwards else (*batch, self.block)
@@ -207,16 +209,22 @@ class _Pass:
         """Statements, and what they add to each sum."""
         body: list[kir.Statement] = []
         tiles, names = dict(own), dict(self.at)
-        added: dict[WeightedSum, Node] = {}
+        added: dict[WeightedSum, list[Node]] = {}
         needed = frozenset[Node]().union(*(mentions(s.value) for s in self.weights))
         # Nothing waits for products that are added to sums: those that are waited for come first.
         for k, x in enumerate(self.p.products):
             product = x.carry.local
             if product.node in needed:
-                a, b = (self.read(side, x.loop.axis, tiles, body) for side in self.sides(x))
                 found = kir.Local(f"product{k}", product.dtype, (self.v, self.o))
-                add = kir.fold(ops.ADD, found.dtype)
-                body.append(kir.Reduce((found,), (a * b,), _features(x.loop.axis), add))
+                add, parts = kir.fold(ops.ADD, found.dtype), self.features(x.loop.axis)
+                each = [found] if len(parts) == 1 else []
+                for e in parts:
+                    a, b = (self.read(y, x.loop.axis, e, tiles, body) for y in self.sides(x))
+                    if len(parts) > 1:
+                        each.append(replace(found, name=f"{found.name}_{e.first}"))
+                    body.append(kir.Reduce((each[-1],), (a * b,), e.axis, add))
+                if len(parts) > 1:
+                    body.append(kir.Let(found, each[0].node + each[1].node))
                 names[product.node] = found.node
         for s in self.weights:
             for n in self.choices(s.value):
@@ -241,15 +249,17 @@ class _Pass:
             for k, result in enumerate(self.results):
                 if result.weight != s.local:
                     continue
-                value = self.read(result.value, result.axis, tiles, body)
-                half, factor = attention.half_of(value), weight.node
-                if half is not None:  # matrix instructions take both alike
-                    factor = attention.cast(attention.cast(factor, half), factor.dtype)
-                more = kir.Local(f"added{k}", factor.dtype, (_features(result.axis), self.o))
-                add = kir.fold(ops.ADD, factor.dtype)
-                body.append(kir.Reduce((more,), (factor * value,), self.v, add))
-                added[result] = more.node
-        return tuple(body), [added[x] for x in self.results]
+                added[result] = []
+                for e in self.features(result.axis):
+                    value = self.read(result.value, result.axis, e, tiles, body)
+                    half, factor = attention.half_of(value), weight.node
+                    if half is not None:  # matrix instructions take both alike
+                        factor = attention.cast(attention.cast(factor, half), factor.dtype)
+                    more = kir.Local(f"added{k}{_after(e)}", factor.dtype, (e.axis, self.o))
+                    add = kir.fold(ops.ADD, factor.dtype)
+                    body.append(kir.Reduce((more,), (factor * value,), self.v, add))
+                    added[result].append(more.node)
+        return tuple(body), [n for x in self.results for n in added[x]]
 
     def loaded_early(self, visit: kir.Body, before: list[kir.Statement]) -> kir.Body:
         """Numbers per row or column: of the own ones `before` the loop, else first in a visit."""
@@ -269,14 +279,24 @@ class _Pass:
         """What a product takes of the own axis, and of the other."""
         return (x.right, x.left) if self.over_rows else (x.left, x.right)
 
+    def features(self, axis: kir.Axis) -> tuple[attention.Part, ...]:
+        """The tiles over short rows."""
+        half = attention.half_of(self.p.products[0].left) is not None
+        return attention.parts(f"e{extent(axis)}", extent(axis), half and self.parted)
+
     def read(
-        self, value: Node, axis: kir.Axis, tiles: dict[Node, kir.Local], body: list[kir.Statement]
+        self,
+        value: Node,
+        axis: kir.Axis,
+        part: attention.Part,
+        tiles: dict[Node, kir.Local],
+        body: list[kir.Statement],
     ) -> Node:
         """A tile of short rows, which is read when it is first needed, as it is in memory."""
-        e = _features(axis)
+        e = part.axis
         tile = self.o if self.own.node in mentions(value) else self.v
-        value = replaced(value, {**self.at, axis.node: e.node})
-        value = simplify(self.masked(mask_loads(value, below(e.node, axis.extent), {e})))
+        value = replaced(value, {**self.at, axis.node: part.at})
+        value = simplify(self.masked(mask_loads(value, below(part.at, axis.extent), {e})))
         half = attention.half_of(value)
         kept = value if half is None else value.inputs[0]
         if kept not in tiles:
@@ -306,10 +326,9 @@ class _Pass:
         ]
 
 
-def _features(axis: kir.Axis) -> kir.Axis:
-    """The tile over short rows of that length."""
-    size = extent(axis)
-    return kir.Axis.tile(f"e{size}", max(attention.LEAST, power(size)))
+def _after(part: attention.Part) -> str:
+    """What tells the names of a later part."""
+    return f"_{part.first}" if part.first else ""
 
 
 def _power(x: Node, base: Node) -> Node:

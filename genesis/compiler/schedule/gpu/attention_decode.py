@@ -13,8 +13,14 @@ from dataclasses import replace
 from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
 from genesis.compiler.schedule.attention_parts import AttentionParts, stored
-from genesis.compiler.schedule.gpu.attention import LEAST, AttentionTiles, exists, with_a_row
-from genesis.compiler.schedule.steps.queries import points, power
+from genesis.compiler.schedule.gpu.attention import (
+    KEYS,
+    LEAST,
+    AttentionTiles,
+    exists,
+    with_a_row,
+)
+from genesis.compiler.schedule.steps.queries import extent, points, power
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import ceil_div, fixed, least, simplify, static
@@ -22,7 +28,7 @@ from genesis.ir.node import TRUE, both, elementwise
 
 #: The most chunks of keys, and the blocks that each multiprocessor should have.
 CHUNKS = 64
-BLOCKS = 16
+BLOCKS = 4
 
 
 def few(p: AttentionParts, chip: GPU) -> bool:
@@ -42,6 +48,12 @@ def decode(kernel: kir.Kernel, p: AttentionParts, chip: GPU) -> kir.Kernel:
 
 
 class _Decode(AttentionTiles):
+    parted = False
+
+    def most_keys(self, p: AttentionParts) -> int:
+        """Few, which several blocks share."""
+        return KEYS if extent(p.column) <= 128 else KEYS // 2
+
     def __init__(self, p: AttentionParts, single: bool, chunks: int) -> None:
         super().__init__(p, single)
         keys = static(p.keys.axis.extent)

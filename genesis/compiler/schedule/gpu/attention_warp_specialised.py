@@ -25,6 +25,8 @@ from genesis.ir.node import Node, is_const, mentions
 GROUPS, ROWS, KEYS = 2, 64, 128
 #: Features of queries, keys and values that tiles may have.
 FEATURES = (64, 128)
+#: Keys from which on it pays that nobody shares a multiprocessor with a program.
+LEAST_KEYS = 2048
 
 
 def grouped(p: AttentionParts, chip: GPU) -> bool:
@@ -34,7 +36,11 @@ def grouped(p: AttentionParts, chip: GPU) -> bool:
     if chip.groups < GROUPS or not p.rows or not all(_in_lines(x, a) for x, a in operands):
         return False
     whole = [static(a.extent) or 1 for a in (p.row, keys)]
-    if any(n % KEYS for n in whole) or any(static(a.extent) not in FEATURES for _, a in operands):
+    if (
+        whole[1] < LEAST_KEYS
+        or any(n % KEYS for n in whole)
+        or any(static(a.extent) not in FEATURES for _, a in operands)
+    ):
         return False
     plan = _Grouped(p, chip)
     masked = simplify(as_index(plan.keys.extent) - as_index(plan.plain))

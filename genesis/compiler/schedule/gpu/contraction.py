@@ -26,7 +26,7 @@ from genesis.compiler.schedule.gpu.operand_layout import (
     unmasked,
 )
 from genesis.compiler.schedule.gpu.rows import rows as schedule_rows
-from genesis.compiler.schedule.gpu.tile_axes import fuse, joined, tile
+from genesis.compiler.schedule.gpu.tile_axes import fuse, joined, tile, unfuse
 from genesis.compiler.schedule.steps.loop_transforms import interchange, split_reduction
 from genesis.compiler.schedule.steps.queries import extent, points
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
@@ -35,6 +35,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import float32, int32
 from genesis.ir.index import simplify, static
 from genesis.ir.node import Node, mentions, topological
+from genesis.ir.pattern import Contraction
 from genesis.ir.rewrite import replaced
 
 
@@ -76,6 +77,19 @@ PRODUCTS = 3.7e12
 #: meanwhile, while small ones share a multiprocessor with others.
 STORED = 256
 _NOWHERE: Mapping[kir.Buffer, int] = {}
+
+
+def groups_apart(kernel: kir.Kernel) -> kir.Kernel:
+    """A contraction with an axis each for its groups and the columns of one, if one counts both.
+
+    The channels of a grouped convolution's gradient are such an axis: both factors depend on it.
+    """
+    if not isinstance(kernel.pattern, Contraction) or operands(kernel) is not None:
+        return kernel
+    apart = kernel
+    for axis in kernel.phases[0].grid:
+        apart = unfuse(apart, axis)
+    return kernel if operands(apart) is None else apart
 
 
 def contract(kernel: kir.Kernel, found: Operands, chip: GPU) -> kir.Kernel:

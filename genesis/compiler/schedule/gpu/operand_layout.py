@@ -39,9 +39,11 @@ BLOCK = 64
 #: Bytes of a vector, of which rows should be multiples.
 VECTOR = 16
 #: What a product takes longer, in parts of its time, where all its blocks round an operand, and
-#: where rows are not whole vectors.
+#: where rows are not whole vectors; and the seconds of an element that is loaded by itself, as all
+#: of a tile then are.
 ROUNDING = 0.25
 UNEVEN = 1.0
+ALONE = 3e-12
 #: Bytes that memory moves in a second, and what another launch takes.
 BANDWIDTH = 4e12
 LAUNCH = 3e-6
@@ -122,6 +124,12 @@ def relayout(
     reads = points((*phase.grid, *found.sums))
     ends = _ends(found, tiles, sides)
     copies: dict[Node, _Copy] = {}
+
+    def loaded(factor: Node) -> float:
+        """How many elements of a factor all tiles load."""
+        left = any(a.node in mentions(factor) for a in tiles[0])
+        return reads / sides[1 if left else 0]
+
     for factor in (found.left, found.right):
         loads = [n for n in topological([factor]) if n.op is ops.LOAD]
         if len(loads) != 1 or any(c.load is loads[0] for c in copies.values()):
@@ -135,7 +143,7 @@ def relayout(
         elif place is not None and (load.dtype.itemsize == 1 or not _contiguous(load, tiles)):
             if reads >= READS * elements(load.attr):
                 copies[value] = _copy(value, load, len(copies), _with_last(load, place), {})
-        elif _moved(value, load) < time * _slower(factor, value, load, ends):
+        elif _moved(value, load) < _slower(factor, value, load, ends, time, loaded(factor)):
             order = tuple(range(len(load.attr.shape)))
             copies[value] = _copy(value, load, len(copies), order, ends)
     if not copies:
@@ -203,15 +211,17 @@ def _contiguous(load: Node, tiles: Sequence[Sequence[kir.Axis]]) -> bool:
     )
 
 
-def _slower(factor: Node, value: Node, load: Node, ends: dict[Node, int]) -> float:
-    """What reading an operand where it is adds to the time of a product, in parts of it."""
+def _slower(
+    factor: Node, value: Node, load: Node, ends: dict[Node, int], time: float, loaded: float
+) -> float:
+    """What reading an operand where it is, so many elements, adds to the time of a product."""
     buffer, at, mask, _ = kir.load_parts(load)
     half = factor.op is ops.CAST and value.dtype.is_float and value.dtype.bits == 16
     if not (half or factor.dtype is float32) or mask is not TRUE:
         return 0.0
     known = at[-1] in ends and buffer.shape[-1] == at[-1].attr.extent
     uneven = known and at[-1].attr.extent * value.dtype.itemsize % VECTOR != 0
-    return ROUNDING * (value is not load) + UNEVEN * uneven
+    return time * ROUNDING * (value is not load) + uneven * max(time * UNEVEN, loaded * ALONE)
 
 
 def _moved(value: Node, load: Node) -> float:

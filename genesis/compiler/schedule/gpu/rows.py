@@ -13,18 +13,31 @@ from dataclasses import replace
 
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.contraction_operands import summation
+from genesis.compiler.schedule.gpu.online_powers import online_powers
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, tile, unfuse
+from genesis.compiler.schedule.gpu.windows import rows_together, write_out
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
 from genesis.compiler.schedule.steps.loop_transforms import split_reduction
 from genesis.compiler.schedule.steps.queries import best_row_axis, extent, points, power
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.vectorise import (
     innermost,
     parts_of_prefix,
     split_prefix,
     vectorise,
 )
-from genesis.ir.kernel import Axis, Kernel, Loop, Phase, expressions, walk
+from genesis.ir.kernel import (
+    Axis,
+    Kernel,
+    Loop,
+    Phase,
+    Statement,
+    Store,
+    expressions,
+    folds_apart,
+    walk,
+)
 from genesis.ir.node import Node, mentions
 from genesis.ir.pattern import Prefix
 
@@ -33,8 +46,13 @@ ROW = 1 << 14
 PIECE = 1 << 12
 #: Pieces are multiples of it, so that all of them begin with a whole vector if the first does.
 ALIGNED = 16
-#: Shorter loops are not worth a tile of their own.
+#: Shorter loops are not worth a tile of their own, and neither are shorter rows.
 SHORT = 32
+SHORT_ROW = 8
+#: The rows and columns of a tile of running sums of columns: a thread has all rows of some columns.
+#: What is read twice to be cut into chunks should leave most multiprocessors without work if not.
+SCANNED = 8, 512
+FEW = 3
 #: The columns of a tile that goes across rows; where each thread has columns of its own to sum up,
 #: how long these may be, and how many multiprocessors want at least.
 COLUMNS = 64
@@ -53,12 +71,15 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
     for axis in kernel.phases[0].grid:
         kernel = unfuse(kernel, axis)
-    kernel = _summed_by_planes(kernel)
+    kernel = rows_together(_summed_by_planes(kernel), BUSY * chip.multiprocessors)
     (phase,) = kernel.phases
+    if _is_long(phase):  # what a loop has read is in no register any more when the next begins
+        phase = Phase(phase.grid, online_powers(phase.body))
+        kernel = join_loops(kernel.with_phase(0, phase))
     chunk = _chunk(phase, chip)
     if chunk is not None:
         across = best_row_axis(phase) is not None
-        kernel = split_reduction(join_loops(kernel), chunk, outermost=across)
+        kernel = _stores_apart(split_reduction(join_loops(kernel), chunk, outermost=across))
     for number in range(len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
     return kernel
@@ -113,19 +134,55 @@ def prefix(kernel: Kernel, found: Prefix, chip: GPU) -> Kernel:
     (*others, loop) = phase.body
     assert isinstance(loop, Loop)
     length = extent(loop.axis)
-    blocks = points(phase.grid) // (COLUMNS if best_row_axis(phase) else 1)
-    chunk = max(CHUNK, power(length // CHUNKS + 1))
-    if not others and blocks < BUSY * chip.multiprocessors and length >= 4 * chunk:
-        kernel = split_prefix(kernel, loop, chunk)
+    across = best_row_axis(phase)
+    columns = min(SCANNED[1], power(extent(across))) if across is not None else 1
+    blocks = -(-points(phase.grid) // columns)
+    most = max(1, min(CHUNKS, 2 * BUSY * chip.multiprocessors // max(1, blocks)))
+    chunk = power(max(CHUNK // columns, SHORT, -(-length // most)))
+    few = chip.multiprocessors // FEW if across is not None else BUSY * chip.multiprocessors
+    if not others and blocks < few and length >= 2 * chunk:
+        kernel = split_prefix(kernel, loop, chunk, outermost=across is not None)
     for number in range(len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
     return kernel
 
 
+def _is_long(phase: Phase) -> bool:
+    """Whether rows are longer than a tile."""
+    nests = [s for s in phase.body if isinstance(s, Loop)]
+    return any(points(x.axis for x in walk((s,)) if isinstance(x, Loop)) > ROW for s in nests)
+
+
+def _stores_apart(kernel: Kernel) -> Kernel:
+    """What the last phase stores for every element of its few rows, by many blocks.
+
+    Each of them combines the partial states for itself. What is stored once for a row is stored in
+    a phase of its own.
+    """
+    *before, phase = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop) and not s.carried]
+    if not loops:
+        return kernel
+    others = tuple(s for s in phase.body if s not in loops)
+    axis = Axis.grid(loops[0].axis.name + "s", loops[0].axis.extent)
+    rows = [replace(a, name=a.name + "s") for a in phase.grid]
+    turned = {a.node: b.node for a, b in zip(phase.grid, rows, strict=True)}
+    body = tuple(s for s in others if not isinstance(s, Store))
+    for loop in loops:
+        body += respecialise(loop.body, {loop.axis.node: axis.node})
+    last = Phase((*rows, axis), respecialise(body, turned))
+    if any(isinstance(s, Store) for s in others):
+        before.append(Phase(phase.grid, others))
+    return kernel.with_phases([*before, last])
+
+
 def _chunk(phase: Phase, chip: GPU) -> int | None:
     """How much of the reductions of few rows a block should do; None: all of it."""
-    loops = [s for s in phase.body if isinstance(s, Loop)]
+    loops = [s for s in phase.body if isinstance(s, Loop) and s.carried]
+    stores = [s for s in phase.body if isinstance(s, Loop) and not s.carried]
     if not loops or not _apart(loops):
+        return None
+    if stores and not (_is_long(phase) and _only_store(phase.body, stores)):
         return None
     loop = loops[0]
     across = best_row_axis(phase)
@@ -139,6 +196,13 @@ def _chunk(phase: Phase, chip: GPU) -> int | None:
     if wanted < 2 or length < 2 * chunk:
         return None
     return power(chunk)
+
+
+def _only_store(body: Sequence[Statement], loops: Sequence[Loop]) -> bool:
+    """Whether loops over the same extent, the last of a body, only store what others have found."""
+    nested = [x for s in loops for x in walk(s.body) if isinstance(x, Loop) and x.carried]
+    alike = all(s.axis.extent == loops[0].axis.extent for s in loops)
+    return alike and not nested and tuple(body[-len(loops) :]) == tuple(loops)
 
 
 def _apart(loops: Sequence[Loop]) -> bool:
@@ -168,12 +232,12 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
     loops = [s for s in walk(phase.body) if isinstance(s, Loop)]
     scans = any(parts_of_prefix(s, kernel.pattern) for s in loops)
     many = points(phase.grid) >= MANY * chip.multiprocessors
-    short = longest < SHORT or (across is not None and longest <= TALL and many)
-    if short or (across is not None and scans):
-        return pointwise(kernel, chip, number)
+    least = SHORT if across is not None else SHORT_ROW
+    if longest < least or (across is not None and longest <= TALL and many and not scans):
+        return pointwise(write_out(kernel, number), chip, number)
     if across is not None:
-        columns = min(COLUMNS, power(extent(across)))
-        room = 2 * TILE // columns
+        columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
+        room = (SCANNED[0] * SCANNED[1] if scans else 2 * TILE) // columns
         kernel = vectorise(kernel, lambda s: _width(kernel, s, room), number)
         return tile(kernel, across, columns, number)
     # What is read once need not be one tile if padding to a power of two would cost an eighth.
@@ -204,6 +268,8 @@ def _width(kernel: Kernel, s: Loop, limit: int) -> int:
         return min(limit, power(extent(deep.axis)))
     if n <= limit:
         return max(1, n)
+    if deep.merge is not None and len(deep.carried) > 1 and folds_apart(deep.merge) is None:
+        return limit  # lanes past the end of a tile would count in no plain sum
     least = -(-n // limit)
     sizes = [n // pieces for pieces in range(least, 3 * least) if n % pieces == 0]
     sizes = [size for size in sizes if 4 * size >= 3 * power(size) and size % ALIGNED == 0]

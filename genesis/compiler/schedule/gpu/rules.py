@@ -15,7 +15,7 @@ from genesis.compiler.schedule.gpu.attention import attend
 from genesis.compiler.schedule.gpu.attention_backward import attend_backward
 from genesis.compiler.schedule.gpu.attention_decode import decode, few
 from genesis.compiler.schedule.gpu.attention_warp_specialised import attend_grouped, grouped
-from genesis.compiler.schedule.gpu.contraction import contract
+from genesis.compiler.schedule.gpu.contraction import contract, groups_apart
 from genesis.compiler.schedule.gpu.hoist_loads import hoist_loads
 from genesis.compiler.schedule.gpu.int8_dot import dot
 from genesis.compiler.schedule.gpu.load_cse import eliminate_common_loads
@@ -40,6 +40,7 @@ RULES: Rules = (
     join_alike,
     Rule("scatter", matchers.when(updated), scatter),
     Rule("masked stores", matchers.provided(matchers.masked_stores), matchers.as_it_is),
+    groups_apart,
     Rule("contraction", matchers.when(operands), contract),
     Rule("prefix", matchers.of_pattern(Prefix), prefix),
     Rule("rows", matchers.provided(matchers.has_loops), lambda kernel, _, chip: rows(kernel, chip)),

@@ -94,15 +94,15 @@ def _merge_loops(kernel: kir.Kernel, outer: kir.Loop, inner: kir.Loop) -> kir.Ke
     return kernel.with_phase(0, kir.Phase(phase.grid, tuple(map(join, phase.body))))
 
 
-def join_loops(kernel: kir.Kernel) -> kir.Kernel:
+def join_loops(kernel: kir.Kernel, most: int = STATES) -> kir.Kernel:
     """Reduce in one loop what is reduced over the same axes, if neither needs the other's result.
 
-    Both sums of a norm's gradient then read their inputs once.
+    Both sums of a norm's gradient then read their inputs once. A loop carries at most so many.
     """
     (phase,) = kernel.phases
     body: list[kir.Statement] = []
     for s in phase.body:
-        host = _host(body, s) if isinstance(s, kir.Loop) else None
+        host = _host(body, s, most) if isinstance(s, kir.Loop) else None
         if host is None:
             body.append(s)
         else:
@@ -113,7 +113,7 @@ def join_loops(kernel: kir.Kernel) -> kir.Kernel:
     return kernel.with_phases([kir.Phase(phase.grid, tuple(body))])
 
 
-def _host(body: Sequence[kir.Statement], s: kir.Loop) -> int | None:
+def _host(body: Sequence[kir.Statement], s: kir.Loop, most: int) -> int | None:
     """The loop before `s` that can do its work, too."""
     if not _reduces(s):
         return None
@@ -123,7 +123,7 @@ def _host(body: Sequence[kir.Statement], s: kir.Loop) -> int | None:
         made = [c.local.node for c in before.carried] if isinstance(before, kir.Loop) else []
         if not isinstance(before, kir.Loop) or not needs.isdisjoint(made):
             return None
-        fits = _extents(before) == _extents(s) and len(made) + len(s.carried) <= STATES
+        fits = _extents(before) == _extents(s) and len(made) + len(s.carried) <= most
         if _reduces(before) and fits:
             return at
     return None

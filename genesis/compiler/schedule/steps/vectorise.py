@@ -278,8 +278,13 @@ def innermost(s: kir.Loop) -> kir.Loop | None:
     return s
 
 
-def split_prefix(kernel: kir.Kernel, loop: kir.Loop, chunk: int) -> kir.Kernel:
-    """Walk chunks of the one loop in parallel, each from the state that those before it leave."""
+def split_prefix(
+    kernel: kir.Kernel, loop: kir.Loop, chunk: int, outermost: bool = False
+) -> kir.Kernel:
+    """Walk chunks of the one loop in parallel, each from the state that those before it leave.
+
+    The states of one row lie next to each other, or with `outermost` those of one chunk do.
+    """
     (phase,) = kernel.phases
     assert phase.body == (loop,) and loop.merge is not None
     axis = loop.axis
@@ -291,12 +296,16 @@ def split_prefix(kernel: kir.Kernel, loop: kir.Loop, chunk: int) -> kir.Kernel:
     turned = {a.node: row.node for a, row in zip(phase.grid, rows, strict=True)}
     turned[axis.node] = whole.node * chunk + inner.node
     total = respecialise((_total(kernel, loop, inner),), turned)
-    shape = (*(a.extent for a in rows), whole.extent)
+
+    def place(each: kir.Axis, rows: Sequence[kir.Axis]) -> tuple[kir.Axis, ...]:
+        return (each, *rows) if outermost else (*rows, each)
+
+    shape = tuple(a.extent for a in place(whole, rows))
     buffers = [
         kir.Buffer(f"chunks{k}", c.local.dtype, shape, kir.Role.TEMPORARY)
         for k, c in enumerate(loop.carried)
     ]
-    at = (*(a.node for a in rows), whole.node)
+    at = tuple(a.node for a in place(whole, rows))
     stores = tuple(
         kir.Store(b, at, c.local.node) for b, c in zip(buffers, loop.carried, strict=True)
     )
@@ -304,7 +313,7 @@ def split_prefix(kernel: kir.Kernel, loop: kir.Loop, chunk: int) -> kir.Kernel:
     block = replace(whole, extent=ceil_div(axis.extent, chunk))
     earlier = kir.Axis.loop(axis.name + "e", block.node)
     states = [kir.Local(f"chunk{k}", c.local.dtype) for k, c in enumerate(loop.carried)]
-    loads = [b.load(*(a.node for a in phase.grid), earlier.node) for b in buffers]
+    loads = [b.load(*(a.node for a in place(earlier, phase.grid))) for b in buffers]
     steps = merged(loop.merge, nodes(states), loads)
     # No merge is named: the states are few, and stay in order.
     start = kir.Loop(
