@@ -27,6 +27,7 @@ _BLOCK: dict[DType, tuple[DType, int]] = {
     **dict.fromkeys(STORED, (float32, 128)),
 }  # fmt: skip
 _LEAST = 16  # extents of a matrix instruction's operands
+_BYTES = 32  # what it sums up of bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +121,8 @@ def _inner_product(s: kir.Reduce) -> Dot | None:
     if operands is None or not _suitable(s.axis):
         return None
     left, right, row, column = operands
+    if left.dtype is int8 and s.axis.extent < _BYTES:  # type: ignore[operator]
+        return None
     return Dot(s.locals[0], left, right, row, s.axis, column, accumulate=False)
 
 

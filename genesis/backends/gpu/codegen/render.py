@@ -15,6 +15,7 @@ from itertools import chain, zip_longest
 from math import prod
 
 from genesis.backends.gpu.codegen.address import offset
+from genesis.backends.gpu.codegen.byte_dot import ByteDot, find_byte_products, operands
 from genesis.backends.gpu.codegen.device_functions import DeviceFunctions
 from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.dp4a import quadruple
@@ -56,7 +57,7 @@ def render(
     take floats of 8 bits from sm_89 on; elsewhere they are multiplied as bfloat16.
     Raises NotImplementedError, naming what Triton cannot say.
     """
-    plan = pad(find_contractions(kernel))
+    plan = pad(find_contractions(find_byte_products(kernel) if aligned else kernel))
     library = DeviceFunctions()
     words = aligned and target.startswith("sm_")
     generation = int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
@@ -247,6 +248,8 @@ class TritonFunction:
                 self._branch(s)
             elif isinstance(s, Dot):
                 self._dot(s)
+            elif isinstance(s, ByteDot):
+                self._byte_dot(s)
             elif isinstance(s, kir.Stage):
                 raise NotImplementedError(
                     f"stage {s.buffer.name} has no Triton form: Triton manages shared memory itself"
@@ -379,6 +382,29 @@ class TritonFunction:
         arguments.append(f"out_dtype={type_name(s.local.dtype)}")
         self._emit(f"{name} = tl.dot({', '.join(arguments)})")
 
+    def _byte_dot(self, s: ByteDot) -> None:
+        """Products of bytes: from words to bytes in registers, and from there to matrix units."""
+        self.work.bytes_multiplied = True
+        for n in topological(operands(s)):
+            if n.op is ops.LOAD:
+                self.scope.names[n.attr] = self._word_pointer(n.attr)
+        batch = () if s.batch is None else (s.batch,)
+        sides = [(s.row, s.left), (s.column, s.right)]
+        (row, left), (column, right) = sorted(sides, key=lambda x: self.scope.order.index(x[0]))
+        a = self._bytes((*batch, row, s.words), left, "beside")
+        b = self._bytes((*batch, s.words, column), right, "below")
+        self._emit(f"{self.scope.name(s.local)} = tl.dot({a}, {b}, out_dtype=tl.int32)")
+
+    def _bytes(self, frame: Frame, parts: Sequence[Node], where: str) -> str:
+        """An operand: its parts one behind the other, as bytes."""
+        codes = self._blocks(frame, parts)
+        while len(codes) > 1:
+            self.scope.library.use(where)
+            codes = [f"{where}({a}, {b})" for a, b in zip(codes[::2], codes[1::2], strict=True)]
+        for function in ("four_bytes", f"bytes_{where}"):
+            self.scope.library.use(function)
+        return self._named(f"bytes_{where}({codes[0]})", "operand")
+
     def _rounded(self, code: str, operand: Node) -> str:
         """An operand of a product as it is multiplied."""
         plain = operand.dtype is not float32 or self.precision in _PRODUCTS
@@ -486,6 +512,8 @@ def _axis_order(phase: kir.Phase) -> tuple[kir.Axis, ...]:
     """The tile axes of a phase: first as stores index with them, then as they appear."""
     order: dict[kir.Axis, None] = {}
     statements = list(kir.walk(phase.body))
+    # Matrices of a batch are counted by the first axis of the product's operands and result.
+    order.update((s.batch, None) for s in statements if isinstance(s, ByteDot) and s.batch)
     for roots in chain(
         (s.index for s in statements if isinstance(s, kir.Store)), map(_expressions, statements)
     ):
@@ -498,6 +526,8 @@ def _axis_order(phase: kir.Phase) -> tuple[kir.Axis, ...]:
 
 
 def _expressions(s: kir.Statement) -> tuple[Node, ...]:
+    if isinstance(s, ByteDot):
+        return (s.local.node, *operands(s))
     return (s.left, s.right, s.local.node) if isinstance(s, Dot) else kir.expressions(s)
 
 

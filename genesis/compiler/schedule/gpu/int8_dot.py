@@ -48,13 +48,13 @@ def dot(kernel: kir.Kernel, found: ByteProduct, chip: GPU) -> kir.Kernel:
     body = kir.map_expressions(quadruples(phase.body, found), lambda n: rewrite([n], RULES)[0])
     few = points(phase.grid) <= FEW * chip.multiprocessors * columns * rows
     most = 2 * TILE if few else TILE * LOADS // _loads(body, along)
-    body = _grouped(body, most // (columns * rows))
+    body = in_groups(body, most // (columns * rows))
     kernel = kernel.with_phase(0, kir.Phase(phase.grid, body))
     kernel = tile(kernel, along, columns)
     return kernel if row is None else tile(kernel, row, rows)
 
 
-def _grouped(body: kir.Body, most: int) -> kir.Body:
+def in_groups(body: kir.Body, most: int) -> kir.Body:
     """A sum over groups with up to so many of them at once."""
     result: list[kir.Statement] = []
     for s in body:
