@@ -8,13 +8,13 @@ of four bytes at a time, and only then are they bytes. A matrix for each group i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from genesis.backends.gpu.codegen.dp4a import factors_of, word
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.dtype import int8, int32
+from genesis.ir.dtype import int8, int32, uint8
 from genesis.ir.index import simplify
 from genesis.ir.node import Node, is_const, topological
 from genesis.ir.rewrite import replaced
@@ -25,20 +25,24 @@ LEAST = 32
 SIDE = 16
 
 
+@dataclass(frozen=True)
+class Operand:
+    """An operand: parts that follow each other, as words of four bytes along an axis."""
+
+    parts: tuple[Node, ...]
+    inner: kir.Axis
+
+
 @dataclass(frozen=True, eq=False)
 class ByteDot(kir.Statement):
-    """``local[batch, row, column] = sum of left[batch, row, k] * right[batch, k, column]``.
-
-    The operands are given part by part, as words of four bytes along `words`.
-    """
+    """``local[batch, row, column] = sum of left[batch, row, k] * right[batch, k, column]``."""
 
     local: kir.Local
-    left: tuple[Node, ...]
-    right: tuple[Node, ...]
+    left: Operand
+    right: Operand
     batch: kir.Axis | None
     row: kir.Axis
     column: kir.Axis
-    words: kir.Axis
 
 
 def find_byte_products(kernel: kir.Kernel) -> kir.Kernel:
@@ -92,45 +96,102 @@ def _joined(s: kir.Let, parts: list[kir.Reduce]) -> ByteDot | None:
     count = len(parts) * parts[0].axis.extent  # type: ignore[operator]
     if len(extents) > 1 or count < LEAST or count & count - 1:
         return None
-    words = kir.Axis.tile("w", parts[0].axis.extent // _BYTES)  # type: ignore[operator]
-    quad = kir.Axis.tile("j", _BYTES)
-    left, right = [], []
-    for p in parts:
-        factors = factors_of(p)
-        assert factors is not None
-        at = {p.axis.node: words.node * _BYTES + quad.node}
-        a, b = (word(simplify(replaced(f, at)), quad) for f in factors)
-        if a is None or b is None:
-            return None
-        left.append(a)
-        right.append(b)
-    roles = _roles(s.local, left, right, words)
+    pairs = [factors_of(p) for p in parts]
+    both = [_operand([f[k] for f in pairs if f is not None], parts) for k in range(2)]
+    if None in both:
+        return None
+    left, right = (x for x in both if x is not None)
+    roles = _roles(s.local, left, right)
     if roles is None:
         return None
-    if roles[1] in kir.tile_axes(*right):
+    if roles[1] in kir.tile_axes(*right.parts):
         left, right = right, left
-    return ByteDot(s.local, tuple(left), tuple(right), *roles, words)
+    return ByteDot(s.local, left, right, *roles)
+
+
+def _operand(factors: list[Node], parts: list[kir.Reduce]) -> Operand | None:
+    """What the factors of all parts are together."""
+    axes = [p.axis for p in parts]
+    (size,) = {int(a.extent) for a in axes}  # type: ignore[call-overload]
+    whole = kir.Axis.tile("k", size * len(parts))
+    first = simplify(replaced(factors[0], {axes[0].node: whole.node}))
+    runs_on = all(
+        simplify(replaced(first, {whole.node: a.node + k * size})) is f
+        for k, (a, f) in enumerate(zip(axes, factors, strict=True))
+    )
+    if runs_on:
+        axes, factors, size = [whole], [first], size * len(parts)
+    words, quad = kir.Axis.tile("w", size // _BYTES), kir.Axis.tile("j", _BYTES)
+    at = words.node * _BYTES + quad.node
+    found = [
+        word(simplify(replaced(f, {a.node: at})), quad)
+        for a, f in zip(axes, factors, strict=True)
+    ]
+    known = tuple(n for n in found if n is not None)
+    return Operand(known, words) if len(known) == len(found) else None
 
 
 def _roles(
-    local: kir.Local, left: list[Node], right: list[Node], words: kir.Axis
+    local: kir.Local, left: Operand, right: Operand
 ) -> tuple[kir.Axis | None, kir.Axis, kir.Axis] | None:
     """The batch, the rows and the columns."""
-    a, b = kir.tile_axes(*left) - {words}, kir.tile_axes(*right) - {words}
+    a, b = (kir.tile_axes(*x.parts) - {x.inner} for x in (left, right))
     batch = [x for x in local.tiles if x in a and x in b]
     one = [x for x in local.tiles if x not in batch]
     if len(one) != 2 or len(batch) > 1 or len(a) != len(b) or len(a) != 1 + len(batch):
         return None
-    sides = all(isinstance(x.extent, int) and x.extent >= SIDE for x in one)
+    enough = all(isinstance(x.extent, int) and x.extent >= SIDE for x in one)
     whole = all(isinstance(x.extent, int) and not x.extent & x.extent - 1 for x in local.tiles)
-    return (batch[0] if batch else None, *one) if sides and whole else None
+    return (batch[0] if batch else None, *one) if enough and whole else None
 
 
 def operands(s: ByteDot) -> tuple[Node, ...]:
     """The expressions of a statement."""
-    return (*s.left, *s.right)
+    return (*s.left.parts, *s.right.parts)
 
 
-def loads(s: ByteDot) -> list[Node]:
-    """The words that are loaded."""
-    return [n for n in topological(operands(s)) if n.op is ops.LOAD]
+Frame = tuple[kir.Axis, ...]
+
+
+def sides(s: ByteDot, order: Sequence[kir.Axis]) -> list[tuple[Frame, Operand]]:
+    """The operands in the order that the result has them, with axes as blocks have them."""
+    batch = () if s.batch is None else (s.batch,)
+    both = [(s.row, s.left), (s.column, s.right)]
+    both.sort(key=lambda side: order.index(side[0]))
+    return [((*batch, axis, operand.inner), operand) for axis, operand in both]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What every turn of a loop loads, from a place that the turn alone tells."""
+
+    load: Node
+    frame: Frame
+
+
+def streams(loop: kir.Loop, order: Sequence[kir.Axis]) -> list[Stream]:
+    """What a loop over products of bytes reads."""
+    dots = [s for s in loop.body if isinstance(s, ByteDot)]
+    if len(dots) != 1:
+        return []
+    values = [(frame, n) for frame, operand in sides(dots[0], order) for n in operand.parts]
+    others = [(s.local, s.value) for s in loop.body if isinstance(s, kir.Let)]
+    for local, value in (*others, *((c.local, c.step) for c in loop.carried)):
+        tiles = {*local.tiles, *kir.tile_axes(value)}
+        values.append((tuple(a for a in order if a in tiles), value))
+    found = (Stream(n, frame) for frame, v in values for n in topological([v]) if n.op is ops.LOAD)
+    return list(dict.fromkeys(x for x in found if _by_axes(x.load)))
+
+
+def weights_of(kernel: kir.Kernel, loop: kir.Loop) -> set[str]:
+    """The buffers of weights that a loop multiplies: no kernel of a program writes them."""
+    dots = [s for s in loop.body if isinstance(s, ByteDot)]
+    names = {n.attr.name for s in dots for n in topological(operands(s)) if n.op is ops.LOAD}
+    given = (b for b in kernel.buffers if b.role is kir.Role.INPUT and b.dtype is uint8)
+    return {b.name for b in given if b.name in names}
+
+
+def _by_axes(load: Node) -> bool:
+    """Whether axes alone tell what is loaded."""
+    _, at, mask, _ = kir.load_parts(load)
+    return not any(n.op in (ops.LOAD, ops.LOCAL) for n in topological([*at, mask]))

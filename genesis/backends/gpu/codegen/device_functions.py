@@ -206,7 +206,7 @@ def four_signed_products(a, b):
     return tl.inline_asm_elementwise(code, "=r,r,r", [a, b], tl.int32, is_pure=True, pack=1)
 
 @triton.jit
-def beside(a, b):
+def side_by_side(a, b):
     """Two blocks as one: what b has comes behind what a has, along the last axis."""
     x = tl.join(a, b)
     if len(a.shape) == 3:
@@ -216,40 +216,14 @@ def beside(a, b):
     return y
 
 @triton.jit
-def below(a, b):
-    """Two blocks as one: what b has comes behind what a has, along the last axis but one."""
-    x = tl.join(a, b)
-    if len(a.shape) == 3:
-        y = tl.reshape(tl.permute(x, (0, 3, 1, 2)), [a.shape[0], 2 * a.shape[1], a.shape[2]])
-    else:
-        y = tl.reshape(tl.permute(x, (2, 0, 1)), [2 * a.shape[0], a.shape[1]])
-    return y
-
-@triton.jit
-def four_bytes(w):
-    """The signed bytes of words, along an axis of their own."""
+def bytes_of_words(w):
+    """The bytes of words, as signed ones, along the last axis."""
     even = tl.join(tl.cast(w, tl.int8), tl.cast(w >> 16, tl.int8))
-    odd = tl.join(tl.cast(w >> 8, tl.int8), tl.cast(w >> 24, tl.int8))
-    return tl.reshape(tl.join(even, odd), w.shape + [4])
-
-@triton.jit
-def bytes_beside(w):
-    """The bytes of words along the last axis."""
-    x = four_bytes(w)
+    x = tl.join(even, tl.join(tl.cast(w >> 8, tl.int8), tl.cast(w >> 24, tl.int8)))
     if len(w.shape) == 3:
         y = tl.reshape(x, [w.shape[0], w.shape[1], 4 * w.shape[2]])
     else:
         y = tl.reshape(x, [w.shape[0], 4 * w.shape[1]])
-    return y
-
-@triton.jit
-def bytes_below(w):
-    """The bytes of words along the last axis but one."""
-    x = four_bytes(w)
-    if len(w.shape) == 3:
-        y = tl.reshape(tl.permute(x, (0, 1, 3, 2)), [w.shape[0], 4 * w.shape[1], w.shape[2]])
-    else:
-        y = tl.reshape(tl.permute(x, (0, 2, 1)), [4 * w.shape[0], w.shape[1]])
     return y
 '''
 

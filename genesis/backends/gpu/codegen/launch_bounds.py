@@ -41,7 +41,7 @@ class FunctionWork:
             least = 64 if self.alternates and self.rows != 64 else 128
             return 8 if self.elements >= 128 * least else 4
         if self.bytes_multiplied:
-            return 8
+            return 4
         if self.words:  # 16 bytes per thread and load, of which there are many; or many threads
             most = 16 if self.blocks <= FEW else 8
             return max(1, min(most, self.elements // 128))
@@ -57,7 +57,7 @@ class FunctionWork:
     def num_stages(self) -> int:
         """Tiles of operands in flight for matrix products; little to gain elsewhere."""
         if self.bytes_multiplied:
-            return 3
+            return 1
         if not self.multiplied:
             return 2
         if self.alternates:

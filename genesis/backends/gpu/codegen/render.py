@@ -15,7 +15,16 @@ from itertools import chain, zip_longest
 from math import prod
 
 from genesis.backends.gpu.codegen.address import offset
-from genesis.backends.gpu.codegen.byte_dot import ByteDot, find_byte_products, operands
+from genesis.backends.gpu.codegen.byte_dot import (
+    ByteDot,
+    Operand,
+    Stream,
+    find_byte_products,
+    operands,
+    sides,
+    streams,
+    weights_of,
+)
 from genesis.backends.gpu.codegen.device_functions import DeviceFunctions
 from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.dp4a import quadruple
@@ -38,9 +47,10 @@ from genesis.backends.gpu.codegen.weight_prefetch import Ahead, ahead, pieces
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import STORED, DType, bfloat16, bool_, float32, int8, int32, uint32
-from genesis.ir.index import bounds
+from genesis.ir.index import bounds, simplify
 from genesis.ir.node import TRUE, Node, elementwise, topological
 from genesis.ir.ops import Op
+from genesis.ir.rewrite import replaced
 from genesis.ir.size import Symbol
 
 #: Blocks of a kernel that may start early. In one of more, each has to say so and to ask, which
@@ -116,6 +126,7 @@ class TritonFunction:
         self.work = FunctionWork(blocks=prod(known) if len(known) == len(extents) else 0)
         self.early = early and self.work.blocks <= FEW
         self.loaded: set[str] = set()  # the buffers that are read before waiting
+        self.first: dict[int, list[tuple[Stream, str]]] = {}  # what is, of loops by their id
         self.arguments = tuple(chain(
             map(self._pointer, kernel.buffers),
             map(self._parameter, kernel.params),
@@ -189,6 +200,9 @@ class TritonFunction:
             loads = [[] if plain else ahead(self.kernel, part) for part in parts]
             self.loaded = {a.load.attr.name for a in loads[0]}
             self._load(loads[0])
+            for s in self.phase.body:
+                if not plain and isinstance(s, kir.Loop):
+                    self.first[id(s)] = self._coming(s, early=True)
             if self.early:
                 self._emit("tl.extra.cuda.gdc_wait()")
             for part, following in zip_longest(parts, loads[1:], fillvalue=()):
@@ -339,15 +353,52 @@ class TritonFunction:
         (extent,) = self._evaluate((), [kir.as_index(s.axis.extent)])
         if extent.narrow or isinstance(s.axis.extent, int):
             self.scope.narrow.add(s.axis)
+        coming = self._coming(s, early=False)
         self._emit(f"for {self.scope.name(s.axis)} in range({extent.code}):")
         before = len(self.work.products)
         with self._indented():
+            self._come(s, coming)
             self._body(s.body)
             self.work.held = max(self.work.held, sum(self.work.products[before:]))
             steps = self._carried([c.step for c in s.carried], s.carried)
             updates = [(n, v) for n, v in zip(names, steps, strict=True) if n != v]
             if updates:
                 self._emit(" = ".join(", ".join(side) for side in zip(*updates, strict=True)))
+
+    def _coming(self, s: kir.Loop, early: bool) -> list[tuple[Stream, str]]:
+        """What the first turn of a loop over products of bytes reads, with names for it.
+
+        Weights can be loaded `early`, before the kernel waits; all else is loaded before the loop.
+        """
+        known = self.first.pop(id(s), [])
+        there = {stream for stream, _ in known}
+        found = [x for x in streams(s, self.scope.order) if x not in there]
+        if early:
+            weights = weights_of(self.kernel, s)
+            found = [x for x in found if x.load.attr.name in weights]
+            self.loaded |= {x.load.attr.name for x in found}
+        named = ((x, self.scope.fresh("next")) for x in found)
+        return [*known, *((x, self._turn(x, name, s, kir.as_index(0))) for x, name in named)]
+
+    def _come(self, s: kir.Loop, coming: Iterable[tuple[Stream, str]]) -> None:
+        """Begin a turn of a loop: what it reads is there, and what the next one reads is loaded."""
+        coming = list(coming)
+        for x, name in coming:
+            now = self.scope.fresh("now")
+            self._emit(f"{now} = {name}")
+            self.scope.known[-1][x.frame, x.load] = Text(now, tiles=frozenset(kir.tile_axes(x.load)))
+        following = elementwise(ops.MIN, s.axis.node + 1, kir.as_index(s.axis.extent) - 1)
+        for x, name in coming:
+            self._turn(x, name, s, simplify(following))
+
+    def _turn(self, x: Stream, name: str, s: kir.Loop, at: Node) -> str:
+        """Load what a turn of a loop reads."""
+        if x.load.dtype is uint32:
+            self.scope.names[x.load.attr] = self._word_pointer(x.load.attr)
+        load = simplify(replaced(x.load, {s.axis.node: at}))
+        (text,) = self._evaluate(x.frame, [load])
+        self._emit(f"{name} = {text.code}")
+        return name
 
     def _branch(self, s: kir.If) -> None:
         (condition,) = self._evaluate((), [s.condition])
@@ -388,22 +439,20 @@ class TritonFunction:
         for n in topological(operands(s)):
             if n.op is ops.LOAD:
                 self.scope.names[n.attr] = self._word_pointer(n.attr)
-        batch = () if s.batch is None else (s.batch,)
-        sides = [(s.row, s.left), (s.column, s.right)]
-        (row, left), (column, right) = sorted(sides, key=lambda x: self.scope.order.index(x[0]))
-        a = self._bytes((*batch, row, s.words), left, "beside")
-        b = self._bytes((*batch, s.words, column), right, "below")
-        self._emit(f"{self.scope.name(s.local)} = tl.dot({a}, {b}, out_dtype=tl.int32)")
+        left, right = (self._bytes(*side) for side in sides(s, self.scope.order))
+        swapped = "1, 0" if s.batch is None else "0, 2, 1"
+        right = f"tl.permute({right}, ({swapped}))"
+        self._emit(f"{self.scope.name(s.local)} = tl.dot({left}, {right}, out_dtype=tl.int32)")
 
-    def _bytes(self, frame: Frame, parts: Sequence[Node], where: str) -> str:
+    def _bytes(self, frame: Frame, operand: Operand) -> str:
         """An operand: its parts one behind the other, as bytes."""
-        codes = self._blocks(frame, parts)
+        codes = self._blocks(frame, operand.parts)
         while len(codes) > 1:
-            self.scope.library.use(where)
-            codes = [f"{where}({a}, {b})" for a, b in zip(codes[::2], codes[1::2], strict=True)]
-        for function in ("four_bytes", f"bytes_{where}"):
-            self.scope.library.use(function)
-        return self._named(f"bytes_{where}({codes[0]})", "operand")
+            self.scope.library.use("side_by_side")
+            pairs = zip(codes[::2], codes[1::2], strict=True)
+            codes = [f"side_by_side({a}, {b})" for a, b in pairs]
+        self.scope.library.use("bytes_of_words")
+        return self._named(f"bytes_of_words({codes[0]})", "operand")
 
     def _rounded(self, code: str, operand: Node) -> str:
         """An operand of a product as it is multiplied."""
