@@ -13,6 +13,7 @@ depend on how many others there are. `genesis.compress.bit_packing` says where t
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ from genesis.tensor.tensor import Tensor
 
 #: With more rows than this, floats are made of their codes once for all.
 FEW_ROWS = 8
+#: Rows from which on a GPU's matrix units rather multiply bfloat16 than codes, of which every group
+#: is scaled.
+MANY_ROWS = 256
 
 
 class QuantizedTensor:
@@ -84,7 +88,9 @@ class QuantizedTensor:
         """
         rows, width = self._fitting("linear", input, 2)
         x = input.to(genesis.float32)
-        if multiply := self._multiply():
+        if self._many(input):
+            y = functional.linear(_rounded(x), _rounded(self.dequantize()))
+        elif multiply := self._multiply():
             y = multiply(x.reshape(-1, width), self.values).reshape(*input.shape[:-1], rows)
         else:
             if self.format.name == "bfloat16":
@@ -126,6 +132,12 @@ class QuantizedTensor:
         if self.format.integers:
             return self._summed
         return self._added if self.format.small_floats else None
+
+    def _many(self, input: Any) -> bool:
+        """Whether there are so many rows that floats are made of the codes, once for all of them."""
+        rows = input.shape[:-1]
+        known = all(isinstance(n, int) for n in rows)
+        return bool(self.group and known and input.device != "cpu" and prod(rows) >= MANY_ROWS)
 
     def _summed(self, x: Tensor, values: Any) -> Any:
         """Products of rows with a matrix, or of each with a matrix of its own, by integer sums."""
@@ -241,6 +253,11 @@ class QuantizedTensor:
 def _matrices(values: Any) -> Any:
     """The blocks of several matrices one after the other."""
     return values.reshape(-1, *values.shape[-2:]) if values.ndim > 3 else values
+
+
+def _rounded(x: Any) -> Any:
+    """Float32 that matrix units take as bfloat16."""
+    return x.to(genesis.bfloat16).to(genesis.float32)
 
 
 def _spread(x: Any) -> Any:
