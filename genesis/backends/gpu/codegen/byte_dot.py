@@ -8,15 +8,15 @@ of four bytes at a time, and only then are they bytes. A matrix for each group i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from genesis.backends.gpu.codegen.dp4a import factors_of, word
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.dtype import int8, int32, uint8
+from genesis.ir.dtype import DType, int8, int32, uint8, uint32
 from genesis.ir.index import simplify
-from genesis.ir.node import Node, is_const, topological
+from genesis.ir.node import Node, const, elementwise, is_const, topological
 from genesis.ir.rewrite import replaced
 
 _BYTES = 4
@@ -45,9 +45,44 @@ class ByteDot(kir.Statement):
     column: kir.Axis
 
 
-def find_byte_products(kernel: kir.Kernel) -> kir.Kernel:
-    """The kernel with products of bytes for several rows as `ByteDot` statements."""
-    return kernel.with_phases(kir.Phase(p.grid, tuple(_body(p.body))) for p in kernel.phases)
+def find_byte_products(kernel: kir.Kernel, aligned: bool) -> kir.Kernel:
+    """The kernel with products of bytes for several rows as `ByteDot` statements.
+
+    Where memory is not `aligned`, words are put together from bytes.
+    """
+    phases = [kir.Phase(p.grid, tuple(_body(p.body))) for p in kernel.phases]
+    if not aligned:
+        dtypes = {b.name: b.dtype for b in kernel.buffers}
+        phases = [replace(p, body=_from_bytes(p.body, dtypes)) for p in phases]
+    return kernel.with_phases(phases)
+
+
+def _from_bytes(body: kir.Body, dtypes: Mapping[str, DType]) -> kir.Body:
+    """Products whose words are loaded byte by byte."""
+
+    def together(load: Node) -> Node:
+        words, (at,), mask, _ = kir.load_parts(load)
+        buffer = kir.Buffer(words.name, dtypes[words.name], words.shape, words.role)
+        result = None
+        for k in range(_BYTES):
+            byte = buffer.load(at * _BYTES + k, mask=mask)
+            byte = elementwise(ops.BITCAST, byte, dtype=uint8) if byte.dtype is int8 else byte
+            part = elementwise(ops.CAST, byte, dtype=uint32)
+            part = elementwise(ops.SHL, part, const(8 * k, uint32)) if k else part
+            result = part if result is None else elementwise(ops.OR, result, part)
+        assert result is not None
+        return result
+
+    def one(s: kir.Statement) -> kir.Statement:
+        if not isinstance(s, ByteDot):
+            return _inside(s, lambda b: _from_bytes(b, dtypes))
+        left, right = (
+            replace(x, parts=tuple(kir.map_loads(n, together) for n in x.parts))
+            for x in (s.left, s.right)
+        )
+        return replace(s, left=left, right=right)
+
+    return tuple(map(one, body))
 
 
 def _body(body: kir.Body) -> Iterator[kir.Statement]:
@@ -59,19 +94,17 @@ def _body(body: kir.Body) -> Iterator[kir.Statement]:
         found = _joined(s, parts) if isinstance(s, kir.Let) and parts else None
         if found is None:
             yield from parts
-            yield _inside(s)
+            yield _inside(s, lambda b: tuple(_body(b)))
         else:
             yield found
         parts = []
     yield from parts
 
 
-def _inside(s: kir.Statement) -> kir.Statement:
+def _inside(s: kir.Statement, change: Callable[[kir.Body], kir.Body]) -> kir.Statement:
     if isinstance(s, kir.Loop):
-        return replace(s, body=tuple(_body(s.body)))
-    if isinstance(s, kir.If):
-        return kir.If(s.condition, tuple(_body(s.body)), tuple(_body(s.orelse)))
-    return s
+        return replace(s, body=change(s.body))
+    return kir.If(s.condition, change(s.body), change(s.orelse)) if isinstance(s, kir.If) else s
 
 
 def _multiplies(s: kir.Reduce) -> bool:

@@ -67,7 +67,7 @@ def render(
     take floats of 8 bits from sm_89 on; elsewhere they are multiplied as bfloat16.
     Raises NotImplementedError, naming what Triton cannot say.
     """
-    plan = pad(find_contractions(find_byte_products(kernel) if aligned else kernel))
+    plan = pad(find_contractions(find_byte_products(kernel, aligned)))
     library = DeviceFunctions()
     words = aligned and target.startswith("sm_")
     generation = int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
@@ -88,7 +88,7 @@ def render(
         tuple(phase.work.num_warps for phase in phases),
         tuple(phase.work.num_stages for phase in phases),
         tuple(phase.work.registers for phase in phases),
-        any(phase.work.words for phase in phases),
+        any(phase.work.words or phase.work.bytes_multiplied for phase in phases),
         tuple(
             tuple(k for k, b in enumerate(plan.buffers) if b.name in phase.loaded)
             for phase in phases
@@ -219,6 +219,12 @@ class TritonFunction:
             name = self.scope.fresh("ahead")
             self._emit(f"{name} = {text.code}")
             self.scope.known[-1][frame, a.load] = Text(name, tiles=text.tiles)
+
+    def _name_bytes(self, buffer: kir.Buffer) -> None:
+        """Bytes have their buffer's name, be they read as words or one by one."""
+        pointers = {b.name: self.scope.names[b] for b in self.kernel.buffers}
+        wide = buffer.dtype is uint32 and buffer not in self.kernel.buffers
+        self.scope.names[buffer] = self._word_pointer(buffer) if wide else pointers[buffer.name]
 
     def _word_pointer(self, words: kir.Buffer) -> str:
         pointers = {b.name: self.scope.names[b] for b in self.kernel.buffers}
@@ -398,8 +404,7 @@ class TritonFunction:
 
     def _turn(self, x: Stream, name: str, s: kir.Loop, at: Node) -> str:
         """Load what a turn of a loop reads."""
-        if x.load.dtype is uint32:
-            self.scope.names[x.load.attr] = self._word_pointer(x.load.attr)
+        self._name_bytes(x.load.attr)
         load = simplify(replaced(x.load, {s.axis.node: at}))
         (text,) = self._evaluate(x.frame, [load])
         self._emit(f"{name} = {text.code}")
@@ -443,7 +448,7 @@ class TritonFunction:
         self.work.bytes_multiplied = True
         for n in topological(operands(s)):
             if n.op is ops.LOAD:
-                self.scope.names[n.attr] = self._word_pointer(n.attr)
+                self._name_bytes(n.attr)
         left, right = (self._bytes(*side) for side in sides(s, self.scope.order))
         swapped = "1, 0" if s.batch is None else "0, 2, 1"
         right = f"tl.permute({right}, ({swapped}))"

@@ -20,7 +20,7 @@ from genesis.compiler.schedule.steps.queries import extent, factors, points
 from genesis.compiler.schedule.steps.substitute_axes import Respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.dtype import int32
+from genesis.ir.dtype import int8, int32
 from genesis.ir.node import TRUE, mentions, topological
 from genesis.ir.rewrite import rewrite
 
@@ -30,8 +30,8 @@ LEAST = 9
 ROWS = 16
 COLUMNS = 32
 GROUPS = 8
-#: What is done to a word as to its bytes.
-SHIFTS = (ops.SHL, ops.SHR)
+#: What is done to a word as to its bytes, and what of that takes a byte and constants.
+SHIFTS = (ops.SHL, ops.SHR, ops.LOOKUP)
 PLAIN = (ops.LOAD, ops.CONST, ops.BITCAST, ops.AND, ops.XOR, *SHIFTS)
 #: The bytes of a group that matrix units multiply.
 BYTES = (32, 64, 128)
@@ -48,15 +48,17 @@ def several(kernel: kir.Kernel) -> ByteProduct | None:
 
 
 def _plain(found: ByteProduct) -> bool:
-    """Whether four codes come out of a word as one comes out of a byte."""
+    """Whether all bytes are signed, and four codes come out of a word as one does of a byte."""
     deep = [s for s in kir.walk((found.nest,)) if isinstance(s, kir.Loop)][-1]
     stack = [f.inputs[0] for f in factors(deep.carried[0])]
+    if any(n.dtype is not int8 for n in stack):
+        return False
     while stack:
         n = stack.pop()
         if n.op not in PLAIN:
             return False
         if n.op is not ops.LOAD:
-            stack += [i for i in n.inputs[:1] if n.op in SHIFTS] or n.inputs
+            stack += n.inputs[:1] if n.op in SHIFTS else n.inputs
     return True
 
 
