@@ -157,8 +157,7 @@ def _operand(factors: list[Node], parts: list[kir.Reduce]) -> Operand | None:
     words, quad = kir.Axis.tile("w", size // _BYTES), kir.Axis.tile("j", _BYTES)
     at = words.node * _BYTES + quad.node
     found = [
-        word(simplify(replaced(f, {a.node: at})), quad)
-        for a, f in zip(axes, factors, strict=True)
+        word(simplify(replaced(f, {a.node: at})), quad) for a, f in zip(axes, factors, strict=True)
     ]
     known = tuple(n for n in found if n is not None)
     return Operand(known, words) if len(known) == len(found) else None

@@ -397,7 +397,9 @@ class TritonFunction:
         for x, name in coming:
             now = self.scope.fresh("now")
             self._emit(f"{now} = {name}")
-            self.scope.known[-1][x.frame, x.load] = Text(now, tiles=frozenset(kir.tile_axes(x.load)))
+            self.scope.known[-1][x.frame, x.load] = Text(
+                now, tiles=frozenset(kir.tile_axes(x.load))
+            )
         following = elementwise(ops.MIN, s.axis.node + 1, kir.as_index(s.axis.extent) - 1)
         for x, name in coming:
             self._turn(x, name, s, simplify(following))

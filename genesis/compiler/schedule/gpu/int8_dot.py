@@ -35,6 +35,8 @@ NEIGHBOURS = 4
 #: run at once, if that can be: while one multiplies, others wait for memory.
 THREADS = 1024
 MOST, LEAST = 512, 128
+#: Turns of a loop that are written out, so that what one reads is on its way before the last ends.
+TURNS = 8
 
 
 def dot(kernel: kir.Kernel, found: ByteProduct, chip: GPU) -> kir.Kernel:
@@ -48,8 +50,11 @@ def dot(kernel: kir.Kernel, found: ByteProduct, chip: GPU) -> kir.Kernel:
     # By how much a byte is shifted is known once the halves are written out.
     body = kir.map_expressions(quadruples(phase.body, found), lambda n: rewrite([n], RULES)[0])
     blocks = -(-points(phase.grid) // (columns * rows))
-    most = NEIGHBOURS * _threads(-(-blocks // chip.multiprocessors))
-    body = in_groups(body, most // (columns * rows))
+    threads = _threads(-(-blocks // chip.multiprocessors))
+    groups = max((extent(s.axis) for s in body if isinstance(s, kir.Loop)), default=1)
+    while threads < MOST and groups * columns * rows > TURNS * NEIGHBOURS * threads:
+        threads *= 2
+    body = in_groups(body, NEIGHBOURS * threads // (columns * rows))
     kernel = kernel.with_phase(0, kir.Phase(phase.grid, body))
     kernel = tile(kernel, along, columns)
     return kernel if row is None else tile(kernel, row, rows)
