@@ -134,7 +134,7 @@ class QuantizedTensor:
         return self._added if self.format.small_floats else None
 
     def _many(self, input: Any) -> bool:
-        """Whether there are so many rows that floats are made of the codes, once for all of them."""
+        """Whether rows are so many that floats are made of the codes, once for all of them."""
         rows = input.shape[:-1]
         known = all(isinstance(n, int) for n in rows)
         return bool(self.group and known and input.device != "cpu" and prod(rows) >= MANY_ROWS)

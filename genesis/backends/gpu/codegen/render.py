@@ -502,7 +502,7 @@ class TritonFunction:
                 self._emit(f"{name} = {code}")
 
     def _adds_four(self, s: kir.Reduce, following: kir.Statement | None) -> bool:
-        """Write down four products of bytes, from words, and what they are added to, if they are."""
+        """Write down four products of bytes, from words, and what they are added to."""
         four = quadruple(s) if self.words and not self.hazards else None
         if four is None or not isinstance(following, kir.Let):
             return False
