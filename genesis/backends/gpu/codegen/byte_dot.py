@@ -26,7 +26,7 @@ SIDE = 16
 
 
 @dataclass(frozen=True)
-class Operand:
+class ByteOperand:
     """An operand: parts that follow each other, as words of four bytes along an axis."""
 
     parts: tuple[Node, ...]
@@ -38,8 +38,8 @@ class ByteDot(kir.Statement):
     """``local[batch, row, column] = sum of left[batch, row, k] * right[batch, k, column]``."""
 
     local: kir.Local
-    left: Operand
-    right: Operand
+    left: ByteOperand
+    right: ByteOperand
     batch: kir.Axis | None
     row: kir.Axis
     column: kir.Axis
@@ -142,7 +142,7 @@ def _joined(s: kir.Let, parts: list[kir.Reduce]) -> ByteDot | None:
     return ByteDot(s.local, left, right, *roles)
 
 
-def _operand(factors: list[Node], parts: list[kir.Reduce]) -> Operand | None:
+def _operand(factors: list[Node], parts: list[kir.Reduce]) -> ByteOperand | None:
     """What the factors of all parts are together."""
     axes = [p.axis for p in parts]
     (size,) = {int(a.extent) for a in axes}  # type: ignore[call-overload]
@@ -160,11 +160,11 @@ def _operand(factors: list[Node], parts: list[kir.Reduce]) -> Operand | None:
         word(simplify(replaced(f, {a.node: at})), quad) for a, f in zip(axes, factors, strict=True)
     ]
     known = tuple(n for n in found if n is not None)
-    return Operand(known, words) if len(known) == len(found) else None
+    return ByteOperand(known, words) if len(known) == len(found) else None
 
 
 def _roles(
-    local: kir.Local, left: Operand, right: Operand
+    local: kir.Local, left: ByteOperand, right: ByteOperand
 ) -> tuple[kir.Axis | None, kir.Axis, kir.Axis] | None:
     """The batch, the rows and the columns."""
     a, b = (kir.tile_axes(*x.parts) - {x.inner} for x in (left, right))
@@ -185,7 +185,7 @@ def operands(s: ByteDot) -> tuple[Node, ...]:
 Frame = tuple[kir.Axis, ...]
 
 
-def sides(s: ByteDot, order: Sequence[kir.Axis]) -> list[tuple[Frame, Operand]]:
+def sides(s: ByteDot, order: Sequence[kir.Axis]) -> list[tuple[Frame, ByteOperand]]:
     """The operands in the order that the result has them, with axes as blocks have them."""
     batch = () if s.batch is None else (s.batch,)
     both = [(s.row, s.left), (s.column, s.right)]

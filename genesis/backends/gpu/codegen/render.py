@@ -17,7 +17,7 @@ from math import prod
 from genesis.backends.gpu.codegen.address import offset
 from genesis.backends.gpu.codegen.byte_dot import (
     ByteDot,
-    Operand,
+    ByteOperand,
     Stream,
     find_byte_products,
     operands,
@@ -456,7 +456,7 @@ class TritonFunction:
         right = f"tl.permute({right}, ({swapped}))"
         self._emit(f"{self.scope.name(s.local)} = tl.dot({left}, {right}, out_dtype=tl.int32)")
 
-    def _bytes(self, frame: Frame, operand: Operand) -> str:
+    def _bytes(self, frame: Frame, operand: ByteOperand) -> str:
         """An operand: its parts one behind the other, as bytes."""
         codes = self._blocks(frame, operand.parts)
         while len(codes) > 1:
