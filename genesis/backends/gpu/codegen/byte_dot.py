@@ -15,7 +15,7 @@ from genesis.backends.gpu.codegen.dp4a import factors_of, word
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, int8, int32, uint8, uint32
-from genesis.ir.index import simplify
+from genesis.ir.index import simplify, static
 from genesis.ir.node import Node, const, elementwise, is_const, topological
 from genesis.ir.rewrite import replaced
 
@@ -123,17 +123,20 @@ def _joined(s: kir.Let, parts: list[kir.Reduce]) -> ByteDot | None:
             stack += n.inputs
         elif not is_const(n, 0):
             terms.append(n)
-    extents = {p.axis.extent for p in parts}
+    sizes = {static(p.axis.extent) for p in parts}
     if set(terms) != {p.locals[0].node for p in parts} or len(terms) != len(parts):
         return None
-    count = len(parts) * parts[0].axis.extent  # type: ignore[operator]
-    if len(extents) > 1 or count < LEAST or count & count - 1:
+    size = sizes.pop() or 0
+    count = len(parts) * size
+    if sizes or count < LEAST or count & count - 1:
         return None
     pairs = [factors_of(p) for p in parts]
-    both = [_operand([f[k] for f in pairs if f is not None], parts) for k in range(2)]
-    if None in both:
+    left, right = (
+        _operand([f[k] for f in pairs if f is not None], [p.axis for p in parts], size)
+        for k in range(2)
+    )
+    if left is None or right is None:
         return None
-    left, right = (x for x in both if x is not None)
     roles = _roles(s.local, left, right)
     if roles is None:
         return None
@@ -142,18 +145,16 @@ def _joined(s: kir.Let, parts: list[kir.Reduce]) -> ByteDot | None:
     return ByteDot(s.local, left, right, *roles)
 
 
-def _operand(factors: list[Node], parts: list[kir.Reduce]) -> ByteOperand | None:
-    """What the factors of all parts are together."""
-    axes = [p.axis for p in parts]
-    (size,) = {int(a.extent) for a in axes}  # type: ignore[call-overload]
-    whole = kir.Axis.tile("k", size * len(parts))
+def _operand(factors: list[Node], axes: list[kir.Axis], size: int) -> ByteOperand | None:
+    """What the factors of all parts are together; each has an axis of that size."""
+    whole = kir.Axis.tile("k", size * len(axes))
     first = simplify(replaced(factors[0], {axes[0].node: whole.node}))
     runs_on = all(
         simplify(replaced(first, {whole.node: a.node + k * size})) is f
         for k, (a, f) in enumerate(zip(axes, factors, strict=True))
     )
     if runs_on:
-        axes, factors, size = [whole], [first], size * len(parts)
+        axes, factors, size = [whole], [first], size * len(axes)
     words, quad = kir.Axis.tile("w", size // _BYTES), kir.Axis.tile("j", _BYTES)
     at = words.node * _BYTES + quad.node
     found = [
@@ -174,7 +175,8 @@ def _roles(
         return None
     enough = all(isinstance(x.extent, int) and x.extent >= SIDE for x in one)
     whole = all(isinstance(x.extent, int) and not x.extent & x.extent - 1 for x in local.tiles)
-    return (batch[0] if batch else None, *one) if enough and whole else None
+    row, column = one
+    return (batch[0] if batch else None, row, column) if enough and whole else None
 
 
 def operands(s: ByteDot) -> tuple[Node, ...]:
