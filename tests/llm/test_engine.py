@@ -177,7 +177,7 @@ def test_one_program_decodes_any_number_of_texts(decoder: Decoder) -> None:
     executor.sums_by_program = True
     captures = executor._decode.captures
     for count in (9, 1, 3):
-        works = [TokenSpan(None, 0, 0, [5 + k], [[k]] * groups, True) for k in range(count)]  # type: ignore[arg-type]
+        works = [TokenSpan(None, 0, 0, [5 + k], [[k]] * groups, True) for k in range(count)]
         scores = executor.decode(works, [4] * count)
         assert [x.shape for x in scores] == [(1, decoder.config.vocabulary)] * count
         if count == 9:
