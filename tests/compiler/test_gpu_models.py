@@ -13,7 +13,7 @@ import genesis
 from genesis import functional
 from genesis.backends.gpu.binary import made, request, unaligned
 from genesis.backends.gpu.codegen.render import render
-from genesis.backends.gpu.compile import compile, resources
+from genesis.backends.gpu.compile import compile
 from genesis.compress import QuantizedTensor
 from genesis.ir.kernel import Kernel, Let, Reduce, as_index
 from tests.compiler.test_gpu_schedule import kernels_of
@@ -98,28 +98,6 @@ def test_rows_share_the_words_of_quantised_weights(rows: int, tiles: int) -> Non
     for axis in phase.grid:
         blocks *= int(as_index(axis.extent).attr)
     assert blocks == tiles * 4096 // 32
-
-
-@pytest.mark.parametrize("format", ["int8", "int4"])
-def test_matrix_units_multiply_the_bytes_of_several_rows(
-    format: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(genesis.Tensor, "device", "cuda")
-    kernel = quantised(format, 20)
-    monkeypatch.undo()
-    wanted = request(kernel, "sm_90")
-    ((weights,),) = wanted.source.ahead
-    before, after = wanted.source.text.split("gdc_wait()")
-    _, loop = after.split("for ")
-    # A turn begins with the loads of the next; the first turn's come before the kernel waits.
-    assert before.count("= tl.load(") == 3 and loop.count("next") >= 3
-    assert f"a{weights}_ptr" not in loop.split("tl.dot(")[1]
-    (function,) = compile(wanted.source, wanted.signature(), "sm_90").functions
-    assert ".s32.s8.s8.s32" in function.assembly and "dp4a" not in function.assembly
-    assert not resources(function).spilled
-    # Where memory begins anywhere, words are put together.
-    loose = unaligned(made(wanted)).source.text
-    assert "tl.dot(" in loose and "tl.uint32)) +" not in loose
 
 
 def test_floats_are_made_of_codes_where_rows_are_many(monkeypatch: pytest.MonkeyPatch) -> None:

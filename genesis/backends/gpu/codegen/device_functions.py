@@ -222,27 +222,6 @@ def look_up_four(codes, a, b, c, d):
     }"""
     tables = [codes, a, b, c, d]
     return tl.inline_asm_elementwise(code, "=r,r,r,r,r,r", tables, tl.uint32, is_pure=True, pack=1)
-
-@triton.jit
-def side_by_side(a, b):
-    """Two blocks as one: what b has comes behind what a has, along the last axis."""
-    x = tl.join(a, b)
-    if len(a.shape) == 3:
-        y = tl.reshape(tl.permute(x, (0, 1, 3, 2)), [a.shape[0], a.shape[1], 2 * a.shape[2]])
-    else:
-        y = tl.reshape(tl.permute(x, (0, 2, 1)), [a.shape[0], 2 * a.shape[1]])
-    return y
-
-@triton.jit
-def bytes_of_words(w):
-    """The bytes of words, as signed ones, along the last axis."""
-    even = tl.join(tl.cast(w, tl.int8), tl.cast(w >> 16, tl.int8))
-    x = tl.join(even, tl.join(tl.cast(w >> 8, tl.int8), tl.cast(w >> 24, tl.int8)))
-    if len(w.shape) == 3:
-        y = tl.reshape(x, [w.shape[0], w.shape[1], 4 * w.shape[2]])
-    else:
-        y = tl.reshape(x, [w.shape[0], 4 * w.shape[1]])
-    return y
 '''
 
 _HELPERS: dict[str, str] = {

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import STORED, DType, bfloat16, float16, float32, int8, int32
-from genesis.ir.index import simplify, static
+from genesis.ir.index import simplify
 from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
 from genesis.ir.rewrite import replaced
 
@@ -27,7 +27,6 @@ _BLOCK: dict[DType, tuple[DType, int]] = {
     **dict.fromkeys(STORED, (float32, 128)),
 }  # fmt: skip
 _LEAST = 16  # extents of a matrix instruction's operands
-_BYTES = 32  # what it sums up of bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +120,6 @@ def _inner_product(s: kir.Reduce) -> Dot | None:
     if operands is None or not _suitable(s.axis):
         return None
     left, right, row, column = operands
-    if left.dtype is int8 and (static(s.axis.extent) or 0) < _BYTES:
-        return None
     return Dot(s.locals[0], left, right, row, s.axis, column, accumulate=False)
 
 

@@ -23,50 +23,43 @@ def quadruple(s: Reduce) -> tuple[Node, Node] | None:
 
     Words are loaded from buffers that have the names of those of the bytes.
     """
-    factors = factors_of(s) if s.axis.extent == _BYTES else None
-    if factors is None:
-        return None
-    left, right = (word(n, s.axis) for n in factors)
-    return None if left is None or right is None else (left, right)
-
-
-def factors_of(s: Reduce) -> tuple[Node, Node] | None:
-    """The factors of a sum of products of bytes, a signed one first."""
     (value, *more) = s.values
-    if more or simple_fold(s.merge) is not ops.ADD:
-        return None
-    if value.op is not ops.MUL or value.dtype is not int32:
+    plain = not more and s.axis.extent == _BYTES and simple_fold(s.merge) is ops.ADD
+    if not plain or value.op is not ops.MUL or value.dtype is not int32:
         return None
     if not all(f.op is ops.CAST for f in value.inputs):
         return None
-    left, right = sorted((f.inputs[0] for f in value.inputs), key=lambda n: n.dtype is uint8)
-    return (left, right) if [left.dtype, right.dtype] in ([int8, uint8], [int8, int8]) else None
+    factors = sorted((f.inputs[0] for f in value.inputs), key=lambda n: n.dtype is uint8)
+    if [n.dtype for n in factors] not in ([int8, uint8], [int8, int8]):
+        return None
+    left, right = (_word(n, s.axis) for n in factors)
+    return None if left is None or right is None else (left, right)
 
 
-def word(n: Node, quad: Axis) -> Node | None:
+def _word(n: Node, quad: Axis) -> Node | None:
     """The four values of an expression of bytes, as one word."""
     if n.op is ops.LOAD:
         return _loaded(n, quad)
     if n.op is ops.BITCAST:
-        return word(n.inputs[0], quad)
+        return _word(n.inputs[0], quad)
     if n.op is ops.LOOKUP:
-        codes = word(n.inputs[0], quad)
+        codes = _word(n.inputs[0], quad)
         return None if codes is None else elementwise(n.op, codes, *n.inputs[1:], dtype=uint32)
     if n.op not in (ops.AND, ops.XOR) or n.inputs[1].op is not ops.CONST or n.dtype is not uint8:
         return None
     taken, bits = n.inputs[0], n.inputs[1].attr
     shifted = n.op is ops.AND and taken.op in (ops.SHL, ops.SHR)
     if not shifted:
-        four = word(taken, quad)
+        word = _word(taken, quad)
     elif taken.inputs[1].op is ops.CONST and not bits & ~_kept(taken):
-        four = word(taken.inputs[0], quad)
+        word = _word(taken.inputs[0], quad)
     else:
         return None
-    if four is None:
+    if word is None:
         return None
     if shifted:
-        four = elementwise(taken.op, four, const(taken.inputs[1].attr, uint32))
-    return elementwise(n.op, four, const(bits * _EACH, uint32))
+        word = elementwise(taken.op, word, const(taken.inputs[1].attr, uint32))
+    return elementwise(n.op, word, const(bits * _EACH, uint32))
 
 
 def _kept(shifted: Node) -> int:

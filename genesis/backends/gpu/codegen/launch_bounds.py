@@ -30,7 +30,6 @@ class FunctionWork:
     rows: int = 0  # of the tallest
     held: int = 0  # elements of all products of one loop
     words: bool = False  # whether it reads bytes by fours
-    bytes_multiplied: bool = False  # by matrix products
     blocks: int = 0  # how many there are, if that is known
 
     @property
@@ -40,8 +39,6 @@ class FunctionWork:
             # A group takes 64 rows of what alternates; of fewer rows, two groups share columns.
             least = 64 if self.alternates and self.rows != 64 else 128
             return 8 if self.elements >= 128 * least else 4
-        if self.bytes_multiplied:
-            return 4
         if self.words:  # 16 bytes per thread and load, of which there are many; or many threads
             most = 16 if self.blocks <= FEW else 8
             return max(1, min(most, self.elements // 128))
@@ -56,8 +53,6 @@ class FunctionWork:
     @property
     def num_stages(self) -> int:
         """Tiles of operands in flight for matrix products; little to gain elsewhere."""
-        if self.bytes_multiplied:
-            return 1
         if not self.multiplied:
             return 2
         if self.alternates:

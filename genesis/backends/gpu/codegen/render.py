@@ -15,16 +15,6 @@ from itertools import chain, zip_longest
 from math import prod
 
 from genesis.backends.gpu.codegen.address import offset
-from genesis.backends.gpu.codegen.byte_dot import (
-    ByteDot,
-    ByteOperand,
-    Stream,
-    find_byte_products,
-    operands,
-    sides,
-    streams,
-    weights_of,
-)
 from genesis.backends.gpu.codegen.device_functions import DeviceFunctions
 from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.dp4a import quadruple
@@ -47,10 +37,9 @@ from genesis.backends.gpu.codegen.weight_prefetch import Ahead, ahead, pieces
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import STORED, DType, bfloat16, bool_, float32, int8, int32, uint32
-from genesis.ir.index import bounds, simplify
+from genesis.ir.index import bounds
 from genesis.ir.node import TRUE, Node, elementwise, topological
 from genesis.ir.ops import Op
-from genesis.ir.rewrite import replaced
 from genesis.ir.size import Symbol
 
 #: Blocks of a kernel that may start early. In one of more, each has to say so and to ask, which
@@ -67,7 +56,7 @@ def render(
     take floats of 8 bits from sm_89 on; elsewhere they are multiplied as bfloat16.
     Raises NotImplementedError, naming what Triton cannot say.
     """
-    plan = pad(find_contractions(find_byte_products(kernel, aligned)))
+    plan = pad(find_contractions(kernel))
     library = DeviceFunctions()
     words = aligned and target.startswith("sm_")
     generation = int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
@@ -88,7 +77,7 @@ def render(
         tuple(phase.work.num_warps for phase in phases),
         tuple(phase.work.num_stages for phase in phases),
         tuple(phase.work.registers for phase in phases),
-        any(phase.work.words or phase.work.bytes_multiplied for phase in phases),
+        any(phase.work.words for phase in phases),
         tuple(
             tuple(k for k, b in enumerate(plan.buffers) if b.name in phase.loaded)
             for phase in phases
@@ -126,7 +115,6 @@ class TritonFunction:
         self.work = FunctionWork(blocks=prod(known) if len(known) == len(extents) else 0)
         self.early = early and self.work.blocks <= FEW
         self.loaded: set[str] = set()  # the buffers that are read before waiting
-        self.first: dict[int, list[tuple[Stream, str]]] = {}  # what is, of loops by their id
         self.arguments = tuple(chain(
             map(self._pointer, kernel.buffers),
             map(self._parameter, kernel.params),
@@ -200,9 +188,6 @@ class TritonFunction:
             loads = [[] if plain else ahead(self.kernel, part) for part in parts]
             self.loaded = {a.load.attr.name for a in loads[0]}
             self._load(loads[0])
-            for s in self.phase.body:
-                if not plain and isinstance(s, kir.Loop):
-                    self.first[id(s)] = self._coming(s, early=True)
             if self.early:
                 self._emit("tl.extra.cuda.gdc_wait()")
             for part, following in zip_longest(parts, loads[1:], fillvalue=()):
@@ -219,12 +204,6 @@ class TritonFunction:
             name = self.scope.fresh("ahead")
             self._emit(f"{name} = {text.code}")
             self.scope.known[-1][frame, a.load] = Text(name, tiles=text.tiles)
-
-    def _name_bytes(self, buffer: kir.Buffer) -> None:
-        """Bytes have their buffer's name, be they read as words or one by one."""
-        pointers = {b.name: self.scope.names[b] for b in self.kernel.buffers}
-        wide = buffer.dtype is uint32 and buffer not in self.kernel.buffers
-        self.scope.names[buffer] = self._word_pointer(buffer) if wide else pointers[buffer.name]
 
     def _word_pointer(self, words: kir.Buffer) -> str:
         pointers = {b.name: self.scope.names[b] for b in self.kernel.buffers}
@@ -273,8 +252,6 @@ class TritonFunction:
                 self._branch(s)
             elif isinstance(s, Dot):
                 self._dot(s)
-            elif isinstance(s, ByteDot):
-                self._byte_dot(s)
             elif isinstance(s, kir.Stage):
                 raise NotImplementedError(
                     f"stage {s.buffer.name} has no Triton form: Triton manages shared memory itself"
@@ -364,53 +341,15 @@ class TritonFunction:
         (extent,) = self._evaluate((), [kir.as_index(s.axis.extent)])
         if extent.narrow or isinstance(s.axis.extent, int):
             self.scope.narrow.add(s.axis)
-        coming = self._coming(s, early=False)
         self._emit(f"for {self.scope.name(s.axis)} in range({extent.code}):")
         before = len(self.work.products)
         with self._indented():
-            self._come(s, coming)
             self._body(s.body)
             self.work.held = max(self.work.held, sum(self.work.products[before:]))
             steps = self._carried([c.step for c in s.carried], s.carried)
             updates = [(n, v) for n, v in zip(names, steps, strict=True) if n != v]
             if updates:
                 self._emit(" = ".join(", ".join(side) for side in zip(*updates, strict=True)))
-
-    def _coming(self, s: kir.Loop, early: bool) -> list[tuple[Stream, str]]:
-        """What the first turn of a loop over products of bytes reads, with names for it.
-
-        Weights can be loaded `early`, before the kernel waits; all else is loaded before the loop.
-        """
-        known = self.first.pop(id(s), [])
-        there = {stream for stream, _ in known}
-        found = [x for x in streams(s, self.scope.order) if x not in there]
-        if early:
-            weights = weights_of(self.kernel, s)
-            found = [x for x in found if x.load.attr.name in weights]
-            self.loaded |= {x.load.attr.name for x in found}
-        named = ((x, self.scope.fresh("next")) for x in found)
-        return [*known, *((x, self._turn(x, name, s, kir.as_index(0))) for x, name in named)]
-
-    def _come(self, s: kir.Loop, coming: Iterable[tuple[Stream, str]]) -> None:
-        """Begin a turn of a loop: what it reads is there, and what the next one reads is loaded."""
-        coming = list(coming)
-        for x, name in coming:
-            now = self.scope.fresh("now")
-            self._emit(f"{now} = {name}")
-            self.scope.known[-1][x.frame, x.load] = Text(
-                now, tiles=frozenset(kir.tile_axes(x.load))
-            )
-        following = elementwise(ops.MIN, s.axis.node + 1, kir.as_index(s.axis.extent) - 1)
-        for x, name in coming:
-            self._turn(x, name, s, simplify(following))
-
-    def _turn(self, x: Stream, name: str, s: kir.Loop, at: Node) -> str:
-        """Load what a turn of a loop reads."""
-        self._name_bytes(x.load.attr)
-        load = simplify(replaced(x.load, {s.axis.node: at}))
-        (text,) = self._evaluate(x.frame, [load])
-        self._emit(f"{name} = {text.code}")
-        return name
 
     def _branch(self, s: kir.If) -> None:
         (condition,) = self._evaluate((), [s.condition])
@@ -444,27 +383,6 @@ class TritonFunction:
             arguments.append(f'input_precision="{_PRODUCTS[self.precision]}"')
         arguments.append(f"out_dtype={type_name(s.local.dtype)}")
         self._emit(f"{name} = tl.dot({', '.join(arguments)})")
-
-    def _byte_dot(self, s: ByteDot) -> None:
-        """Products of bytes: from words to bytes in registers, and from there to matrix units."""
-        self.work.bytes_multiplied = True
-        for n in topological(operands(s)):
-            if n.op is ops.LOAD:
-                self._name_bytes(n.attr)
-        left, right = (self._bytes(*side) for side in sides(s, self.scope.order))
-        swapped = "1, 0" if s.batch is None else "0, 2, 1"
-        right = f"tl.permute({right}, ({swapped}))"
-        self._emit(f"{self.scope.name(s.local)} = tl.dot({left}, {right}, out_dtype=tl.int32)")
-
-    def _bytes(self, frame: Frame, operand: ByteOperand) -> str:
-        """An operand: its parts one behind the other, as bytes."""
-        codes = self._blocks(frame, operand.parts)
-        while len(codes) > 1:
-            self.scope.library.use("side_by_side")
-            pairs = zip(codes[::2], codes[1::2], strict=True)
-            codes = [f"side_by_side({a}, {b})" for a, b in pairs]
-        self.scope.library.use("bytes_of_words")
-        return self._named(f"bytes_of_words({codes[0]})", "operand")
 
     def _rounded(self, code: str, operand: Node) -> str:
         """An operand of a product as it is multiplied."""
@@ -578,8 +496,6 @@ def _axis_order(phase: kir.Phase) -> tuple[kir.Axis, ...]:
     """The tile axes of a phase: first as stores index with them, then as they appear."""
     order: dict[kir.Axis, None] = {}
     statements = list(kir.walk(phase.body))
-    # Matrices of a batch are counted by the first axis of the product's operands and result.
-    order.update((s.batch, None) for s in statements if isinstance(s, ByteDot) and s.batch)
     for roots in chain(
         (s.index for s in statements if isinstance(s, kir.Store)), map(_expressions, statements)
     ):
@@ -592,8 +508,6 @@ def _axis_order(phase: kir.Phase) -> tuple[kir.Axis, ...]:
 
 
 def _expressions(s: kir.Statement) -> tuple[Node, ...]:
-    if isinstance(s, ByteDot):
-        return (s.local.node, *operands(s))
     return (s.left, s.right, s.local.node) if isinstance(s, Dot) else kir.expressions(s)
 
 

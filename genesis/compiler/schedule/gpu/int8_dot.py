@@ -3,8 +3,8 @@
 Few rows times a large matrix take as long as reading the matrix. A block has some columns of it and
 a tile of groups: each thread loads the words of four neighbouring columns at once, for all
 quadruples of a group one after the other, and has as many loads on their way. Sums of groups are
-scaled and carried along; those of different groups meet at the end. Where there are few blocks,
-each has twice the threads.
+scaled and carried along; those of different groups meet at the end. The fewer blocks there are, the
+more threads has each.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def dot(kernel: kir.Kernel, found: ByteProduct, chip: GPU) -> kir.Kernel:
     groups = max((extent(s.axis) for s in body if isinstance(s, kir.Loop)), default=1)
     while threads < MOST and groups * columns * rows > TURNS * NEIGHBOURS * threads:
         threads *= 2
-    body = in_groups(body, NEIGHBOURS * threads // (columns * rows))
+    body = _in_groups(body, NEIGHBOURS * threads // (columns * rows))
     kernel = kernel.with_phase(0, kir.Phase(phase.grid, body))
     kernel = tile(kernel, along, columns)
     return kernel if row is None else tile(kernel, row, rows)
 
 
-def in_groups(body: kir.Body, most: int) -> kir.Body:
+def _in_groups(body: kir.Body, most: int) -> kir.Body:
     """A sum over groups with up to so many of them at once."""
     result: list[kir.Statement] = []
     for s in body:

@@ -18,7 +18,6 @@ from genesis.compiler.schedule.gpu.attention_warp_specialised import attend_grou
 from genesis.compiler.schedule.gpu.contraction import contract
 from genesis.compiler.schedule.gpu.hoist_loads import hoist_loads
 from genesis.compiler.schedule.gpu.int8_dot import dot
-from genesis.compiler.schedule.gpu.int8_matrix import multiply, several
 from genesis.compiler.schedule.gpu.load_cse import eliminate_common_loads
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.rows import join_alike, prefix, rows
@@ -37,7 +36,6 @@ def _empty(kernel: Kernel) -> bool:
 RULES: Rules = (
     Rule("nothing runs", matchers.provided(_empty), matchers.as_it_is, steps=()),
     recognise,
-    Rule("int8 matrix", matchers.when(several), multiply, steps=(unroll_single, hoist_loads)),
     # Loads are not shared: bytes are read as words, which a renderer finds.
     Rule("int8 dot", matchers.when(dots), dot, steps=(unroll_single, hoist_loads)),
     heads_in_groups,
