@@ -201,14 +201,20 @@ def repair(monkeypatch: Any) -> None:
         return TensorHandle(product + acc.data, acc.dtype.scalar)
 
     def create_inline_asm(self: Any, code: str, *arguments: Any) -> Any:
-        """Only what `four_products` and `four_signed_products` say."""
+        """Only what `four_products`, `four_signed_products` and `look_up_four` say."""
+        if "prmt" in code:
+            codes, *table = (np.ascontiguousarray(x.data) for x in arguments[1])
+            values = np.stack([x.ravel()[:1] for x in table], -1).astype(np.uint32).view(np.uint8)
+            found = values.ravel()[codes.view(np.uint8)].view(np.uint32).reshape(codes.shape)
+            return SimpleNamespace(get_result=lambda _: TensorHandle(found, tl.uint32))
         assert code.startswith("dp4a.s32.")
         kinds = np.int8, np.uint8 if code.startswith("dp4a.s32.u32") else np.int8
+        *words, c = arguments[1]
         a, b = (
             np.ascontiguousarray(x.data).view(kind).reshape(*x.data.shape, 4).astype(np.int32)
-            for x, kind in zip(arguments[1], kinds, strict=True)
+            for x, kind in zip(words, kinds, strict=True)
         )
-        product = TensorHandle((a * b).sum(-1, dtype=np.int32), tl.int32)
+        product = TensorHandle((a * b).sum(-1, dtype=np.int32) + c.data, tl.int32)
         return SimpleNamespace(get_result=lambda _: product)
 
     for name, function in {

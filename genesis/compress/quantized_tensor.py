@@ -13,6 +13,7 @@ depend on how many others there are. `genesis.compress.bit_packing` says where t
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from genesis.tensor.tensor import Tensor
 
 #: With more rows than this, floats are made of their codes once for all.
 FEW_ROWS = 8
+#: Rows from which on bfloat16 is made of the codes on a GPU, whose matrix units multiply it.
+MANY_ROWS = 64
 
 
 class QuantizedTensor:
@@ -72,7 +75,8 @@ class QuantizedTensor:
         if not self.group:
             return self.values.to(genesis.float32)
         *count, rows, width = self.shape
-        flat = self._matrix(_Fields(self.format, _matrices(self.values)))
+        fields = _Fields(self.format, _matrices(self.values))
+        flat = self._matrix(fields, fields.values())
         return flat.reshape(*count, -1, flat.shape[-1])[..., :rows, :width]
 
     @no_grad()
@@ -84,7 +88,12 @@ class QuantizedTensor:
         """
         rows, width = self._fitting("linear", input, 2)
         x = input.to(genesis.float32)
-        if multiply := self._multiply():
+        if self._many(input):
+            # Rounded to 16 bits; sums of what was of 32 bits are of 32 bits.
+            wide = genesis.bfloat16 if input.dtype is genesis.bfloat16 else genesis.float32
+            halves = (a.to(genesis.bfloat16).to(wide) for a in (input, self._multiplied()))
+            y = functional.linear(*halves).to(genesis.float32)
+        elif multiply := self._multiply():
             y = multiply(x.reshape(-1, width), self.values).reshape(*input.shape[:-1], rows)
         else:
             if self.format.name == "bfloat16":
@@ -126,6 +135,19 @@ class QuantizedTensor:
         if self.format.integers:
             return self._summed
         return self._added if self.format.small_floats else None
+
+    def _many(self, input: Any) -> bool:
+        """Whether rows are so many that floats are made of the codes, once for all of them."""
+        rows = input.shape[:-1]
+        known = all(isinstance(n, int) for n in rows)
+        return bool(self.group and known and input.device != "cpu" and prod(rows) >= MANY_ROWS)
+
+    def _multiplied(self) -> Any:
+        """The matrix with the values that codes have in products: those of a table are bytes."""
+        fields = _Fields(self.format, self.values)
+        table = self.format.integers and not isinstance(self.format.element, Integer)
+        matrix = self._matrix(fields, fields.bytes_multiplied() if table else fields.values())
+        return matrix[: self.shape[0], : self.shape[1]]
 
     def _summed(self, x: Tensor, values: Any) -> Any:
         """Products of rows with a matrix, or of each with a matrix of its own, by integer sums."""
@@ -223,12 +245,12 @@ class QuantizedTensor:
         """The rows at some places, as float32."""
         if not self.group:
             return self.values[places].to(genesis.float32)
-        few = self._matrix(_Fields(self.format, self.values, places.reshape(-1)))
+        fields = _Fields(self.format, self.values, places.reshape(-1))
+        few = self._matrix(fields, fields.values())
         return few[:, : self.shape[1]].reshape(*places.shape, self.shape[1])
 
-    def _matrix(self, fields: _Fields) -> Any:
-        """The rows of all blocks as float32."""
-        values = fields.values()  # (blocks, spans, groups, neighbours, rows)
+    def _matrix(self, fields: _Fields, values: Any) -> Any:
+        """The rows of all blocks as float32, of (blocks, spans, groups, neighbours, rows)."""
         if self.format.zero:
             values = values - _spread(fields.zero())
         values = values * _spread(fields.scale())
@@ -328,14 +350,21 @@ class _Fields:
 
     def values(self) -> Any:
         """The values of the codes: (blocks, spans, groups, neighbours, rows)."""
-        codes, element = self.codes(), self.format.element
-        # (.., chunks, *digits, rows, word) to (.., chunks, *digits, word, rows)
-        last = codes.ndim - 1
-        moved = codes.permute(*range(last - 1), last, last - 1)
-        moved = moved.reshape(*codes.shape[:3], self.format.group, codes.shape[-2])
+        moved, element = self._in_order(self.codes()), self.format.element
         if isinstance(element, Integer):
             return moved.to(genesis.float32) - element.zero
         return _numbers(moved, element)
+
+    def bytes_multiplied(self) -> Any:
+        """The same as products of bytes have them."""
+        codes, zero, unit = self.operand(True)
+        return (self._in_order(codes).to(genesis.float32) - zero) / unit
+
+    def _in_order(self, codes: Any) -> Any:
+        """Codes (.., chunks, *digits, rows, word) as (.., neighbours, rows)."""
+        last = codes.ndim - 1
+        moved = codes.permute(*range(last - 1), last, last - 1)
+        return moved.reshape(*codes.shape[:3], self.format.group, codes.shape[-2])
 
     def tiny(self) -> tuple[Any, int]:
         """Floats (.., spans, groups, neighbours, rows), and how tiny: ``2**(2 * half)`` times.

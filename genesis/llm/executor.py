@@ -23,6 +23,8 @@ from genesis.llm.request import TokenSpan
 
 Array = np.ndarray[Any, Any]
 _NOTHING = np.empty((0, 0), np.float32)
+#: Pages of a table, at least: a table of one page would have a program of its own.
+LEAST_PAGES = 2
 
 
 class MemoryNeeds(NamedTuple):
@@ -59,6 +61,8 @@ class Executor:
             count = self.pages[group] + 1
             heads, features = config.key_heads, config.head_size
             self.caches.append(Cache(group, count, heads, page_size, features, format))
+        #: Whether programs for other numbers of rows sum up in another order, as those of GPUs do.
+        self.sums_by_program = self.caches[0].arrays[0].device != "cpu"
         self._jit()
         arrays = [self._arrays(group) for group in range(len(self.pages))]
         self._copies, self._clears, self._writes = (
@@ -120,11 +124,14 @@ class Executor:
         `spans` are the lengths of prompts, `slots` those of adapters.
         """
         counts = [len(work.tokens) for work in works]
+        if sum(counts) == 1 and self.sums_by_program:
+            # A single row has a program of its own. Beside itself it has that of all others.
+            return self.decode([*works] * 2, [*spans] * 2, [*slots] * 2)[:1]
         at = np.concatenate(
             [np.arange(w.start, w.start + n) for w, n in zip(works, counts, strict=True)]
         )
         owner = np.repeat(np.arange(len(works)), counts)
-        width = max(len(table) for work in works for table in work.tables)
+        width = max(LEAST_PAGES, *(len(table) for work in works for table in work.tables))
         tables = [
             np.asarray([self._padded(w.tables[g], g, width) for w in works])
             for g in range(len(self.pages))

@@ -19,7 +19,7 @@ from genesis import cuda
 from genesis import ndarray as nd
 from genesis.compiler.graph.gpu import pad_rows
 from genesis.compiler.schedule.gpu import operand_layout
-from genesis.compress import QuantizedTensor, quantize, quantize_
+from genesis.compress import QuantizedTensor, quantize, quantize_, quantized_tensor
 from genesis.ir.dtype import STORED, DType
 from genesis.models import Llama, LlamaConfig
 from tests.interpreted_cuda import passes
@@ -155,17 +155,21 @@ def test_a_few_queries_share_their_keys_among_blocks(
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("format", "width"), [("int8", 130), ("int4", 130), ("Q4_K", 500), ("IQ4_XS", 500)]
+    ("format", "width"),
+    [("int8", 130), ("int4", 130), ("Q4_K", 500), ("IQ4_XS", 500), ("nf4", 130), ("MXFP4", 130)],
 )
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("rows", [1, 5, 20, 300])
 def test_products_with_quantised_weights(format: str, width: int, rows: int, gpu: None) -> None:
     with nd.on_device("cpu"):
         weight = quantize(genesis.tensor(normal(70, width)), format)
         x = normal(rows, width)
         want = x @ weight.dequantize().numpy().T
+        alike = weight.linear(genesis.tensor(x)).numpy()
     there = QuantizedTensor(weight.values.to("cuda"), weight.shape, format)
     got = there.linear(genesis.tensor(x)).numpy()
     assert np.abs(got - want).max() < 0.02 * np.abs(want).max()
+    if rows < quantized_tensor.MANY_ROWS:  # the same sums of integers
+        np.testing.assert_allclose(got, alike, 1e-5, 1e-4)
 
 
 @on_gpu

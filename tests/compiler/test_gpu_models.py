@@ -56,7 +56,7 @@ def test_quantised_weights_are_read_as_words(
     assert name not in render(kernel, target="gfx942").text
 
 
-@pytest.mark.parametrize(("rows", "width", "turns"), [(1, 1024, 1), (1, 4096, 2), (20, 1024, 4)])
+@pytest.mark.parametrize(("rows", "width", "turns"), [(1, 1024, 1), (1, 4096, 2), (5, 1024, 4)])
 def test_weights_are_on_their_way_before_a_kernel_waits(rows: int, width: int, turns: int) -> None:
     kernel = quantised("int4", rows, width)
     source = request(kernel, "sm_90").source
@@ -65,7 +65,7 @@ def test_weights_are_on_their_way_before_a_kernel_waits(rows: int, width: int, t
     before, after = source.text.split("gdc_wait()")
     assert before.count("= tl.load(") == 4 + 2  # quadruples and scales
     # Those of a turn of the loop come before the last one's are used.
-    *loaded, last = after.split("four0 = ")
+    *loaded, last = after.split("sum0 = ")
     assert len(loaded) == turns and f"a{weights}_ptr" not in last
     assert [t.count(f"a{weights}_ptr") for t in loaded] == [6] * (turns - 1) + [0]
     # A chip that knows nothing of it starts one kernel after the other.
@@ -91,12 +91,22 @@ def test_norms_and_gates_are_computed_where_activations_are_quantised(
     assert sum(isinstance(s, Reduce) for s in phase.body) == 2
 
 
-def test_rows_share_the_words_of_quantised_weights() -> None:
-    (phase,) = quantised("int8", rows=20).phases
+@pytest.mark.parametrize(("rows", "tiles"), [(5, 1), (20, 3)])
+def test_rows_share_the_words_of_quantised_weights(rows: int, tiles: int) -> None:
+    (phase,) = quantised("int8", rows).phases
     blocks = 1
     for axis in phase.grid:
         blocks *= int(as_index(axis.extent).attr)
-    assert blocks == 3 * 4096 // 32
+    assert blocks == tiles * 4096 // 32
+
+
+def test_floats_are_made_of_codes_where_rows_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(genesis.Tensor, "device", "cuda")
+    shapes = ("bfloat16", 512, 1024), ("uint8", 128, 32, 576)
+    *_, floats, product = kernels_of(linear("int4", 1024), *shapes)
+    assert [b.dtype.name for b in product.buffers] == ["bfloat16"] * 3
+    # A block reads what lies together, a group of its rows, and writes rows.
+    assert "tl.arange(0, 32)" in render(floats).text and "// 32" not in str(floats.phases[0].grid)
 
 
 def test_what_is_added_to_a_sum_is_loaded_before_it() -> None:

@@ -17,7 +17,7 @@ from genesis.llm.executor import Executor
 from genesis.llm.page_offload import Tiers
 from genesis.llm.pages import PageGroup, PagePool
 from genesis.llm.prefix_cache import PrefixCache
-from genesis.llm.request import Limits
+from genesis.llm.request import Limits, TokenSpan
 from genesis.llm.sampling import SamplingParams
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams
@@ -168,6 +168,22 @@ def test_cancelled_requests_leave_nothing(traffic: Traffic) -> None:
     engine.scheduler.check()
     pool = engine.scheduler.pool
     assert pool.available() == [group.pages for group in pool.groups]
+
+
+def test_one_program_decodes_any_number_of_texts(decoder: Decoder) -> None:
+    """Where programs sum up in different orders, as on GPUs, all texts must have the same one."""
+    traffic = Traffic(decoder)
+    executor, groups = traffic.executor, len(traffic.windows)
+    executor.sums_by_program = True
+    captures = executor._decode.captures
+    for count in (9, 1, 3):
+        works = [TokenSpan(None, 0, 0, [5 + k], [[k]] * groups, True) for k in range(count)]
+        scores = executor.decode(works, [4] * count)
+        assert [x.shape for x in scores] == [(1, decoder.config.vocabulary)] * count
+        if count == 9:
+            among = scores[0]
+        np.testing.assert_array_equal(scores[0], among)
+    assert executor._decode.captures == captures
 
 
 @pytest.mark.slow

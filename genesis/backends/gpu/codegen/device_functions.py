@@ -205,16 +205,34 @@ def nan_minimum(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 @triton.jit
-def four_products(a, b):
-    """The sum of four products of signed bytes in words a and unsigned ones in b."""
-    code: tl.constexpr = "dp4a.s32.u32 $0, $1, $2, 0;"
-    return tl.inline_asm_elementwise(code, "=r,r,r", [a, b], tl.int32, is_pure=True, pack=1)
+def four_products(a, b, c):
+    """c and the sum of four products of signed bytes in words a and unsigned ones in b."""
+    code: tl.constexpr = "dp4a.s32.u32 $0, $1, $2, $3;"
+    return tl.inline_asm_elementwise(code, "=r,r,r,r", [a, b, c], tl.int32, is_pure=True, pack=1)
 
 @triton.jit
-def four_signed_products(a, b):
-    """The sum of four products of signed bytes in words."""
-    code: tl.constexpr = "dp4a.s32.s32 $0, $1, $2, 0;"
-    return tl.inline_asm_elementwise(code, "=r,r,r", [a, b], tl.int32, is_pure=True, pack=1)
+def four_signed_products(a, b, c):
+    """c and the sum of four products of signed bytes in words."""
+    code: tl.constexpr = "dp4a.s32.s32 $0, $1, $2, $3;"
+    return tl.inline_asm_elementwise(code, "=r,r,r,r", [a, b, c], tl.int32, is_pure=True, pack=1)
+
+@triton.jit
+def look_up_four(codes, a, b, c, d):
+    """The bytes at four places of a table of 16, which words have: the places, and the table."""
+    code: tl.constexpr = """{
+        .reg .b32 places, low, high, upper;
+        shr.b32 places, $1, 4;
+        or.b32 places, places, $1;
+        prmt.b32 places, places, 0, 0x4420;
+        and.b32 places, places, 0x7777;
+        prmt.b32 low, $2, $3, places;
+        prmt.b32 high, $4, $5, places;
+        shl.b32 upper, $1, 4;
+        prmt.b32 upper, upper, 0, 0xba98;
+        lop3.b32 $0, low, high, upper, 0xd8;
+    }"""
+    tables = [codes, a, b, c, d]
+    return tl.inline_asm_elementwise(code, "=r,r,r,r,r,r", tables, tl.uint32, is_pure=True, pack=1)
 '''
 
 _HELPERS: dict[str, str] = {

@@ -42,6 +42,9 @@ def _word(n: Node, quad: Axis) -> Node | None:
         return _loaded(n, quad)
     if n.op is ops.BITCAST:
         return _word(n.inputs[0], quad)
+    if n.op is ops.LOOKUP:
+        codes = _word(n.inputs[0], quad)
+        return None if codes is None else elementwise(n.op, codes, *n.inputs[1:], dtype=uint32)
     if n.op not in (ops.AND, ops.XOR) or n.inputs[1].op is not ops.CONST or n.dtype is not uint8:
         return None
     taken, bits = n.inputs[0], n.inputs[1].attr

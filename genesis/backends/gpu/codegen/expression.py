@@ -33,6 +33,7 @@ from genesis.ir.dtype import (
     float64,
     index,
     int32,
+    uint32,
 )
 from genesis.ir.index import Interval, bounds
 from genesis.ir.kernel import Axis, AxisKind, Local, as_index, load_parts
@@ -362,6 +363,9 @@ class _Writer:
             if dtype.is_float:
                 return Text(f"tl.fma({', '.join(operands)})")
             return _infix("+", _SUM, [_infix("*", PRODUCT, inputs[:2]), inputs[2]])
+        if op is ops.LOOKUP and dtype is uint32:  # the codes of four neighbours
+            table = [int(i.attr) >> shift & 0xFFFFFFFF for i in n.inputs[1:] for shift in (0, 32)]
+            return self._call("look_up_four", [inputs[0].code, *map(str, table)])
         if op is ops.LOOKUP:
             words = [
                 f"tl.full([], {t.code}, tl.uint64)" if i.op is ops.CONST else t.code

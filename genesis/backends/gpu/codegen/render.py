@@ -232,8 +232,13 @@ class TritonFunction:
             self._emit(f"{self.scope.name(grid[0])} = {rest}")
 
     def _body(self, body: kir.Body) -> None:
-        for s in body:
-            if isinstance(s, kir.Let):
+        added = False
+        for s, following in zip_longest(body, body[1:]):
+            if added:  # with what came before it
+                added = False
+            elif isinstance(s, kir.Reduce) and self._adds_four(s, following):
+                added = True
+            elif isinstance(s, kir.Let):
                 self._let(s)
             elif isinstance(s, kir.Store):
                 self._store(s)
@@ -386,9 +391,6 @@ class TritonFunction:
 
     # ---- reductions
     def _reduce(self, s: kir.Reduce) -> None:
-        four = quadruple(s) if self.words and not self.hazards else None
-        if four is not None:
-            return self._quadruple(s, *four)
         frame = self.scope.frame(kir.tile_axes(*s.values) | {s.axis})
         dimension = frame.index(s.axis)
         values = self._blocks(frame, s.values)
@@ -417,19 +419,27 @@ class TritonFunction:
                 code = self._fold(ops.ADD, value.dtype, picked, dimension, s.merge)
                 self._emit(f"{name} = {code}")
 
-    def _quadruple(self, s: kir.Reduce, left: Node, right: Node) -> None:
-        """Four products of bytes, from words."""
-        for n in topological([left, right]):
+    def _adds_four(self, s: kir.Reduce, following: kir.Statement | None) -> bool:
+        """Write down four products of bytes, from words, and what they are added to."""
+        four = quadruple(s) if self.words and not self.hazards else None
+        if four is None or not isinstance(following, kir.Let):
+            return False
+        (local,) = s.locals
+        others = [n for n in following.value.inputs if n is not local.node]
+        if following.value.op is not ops.ADD or len(others) != 1:
+            return False
+        for n in topological(four):
             if n.op is ops.LOAD:
                 self.scope.names[n.attr] = self._word_pointer(n.attr)
         signed = all(f.inputs[0].dtype is int8 for f in s.values[0].inputs)
         function = "four_signed_products" if signed else "four_products"
         self.scope.library.use(function)
         self.work.words = True
-        frame = self.scope.frame(kir.tile_axes(left, right))
-        texts = self._evaluate(frame, [left, right])
+        frame = self.scope.frame(kir.tile_axes(*four) | frozenset(following.local.tiles))
+        texts = self._evaluate(frame, [*four, *others])
         arguments = ", ".join(t.code for t in texts)
-        self._emit(f"{self.scope.name(s.locals[0])} = {function}({arguments})")
+        self._emit(f"{self.scope.name(following.local)} = {function}({arguments})")
+        return True
 
     def _scan(self, s: kir.Scan) -> None:
         frame = self.scope.frame(kir.tile_axes(*s.values) | {s.axis})

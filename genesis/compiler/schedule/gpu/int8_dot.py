@@ -3,8 +3,8 @@
 Few rows times a large matrix take as long as reading the matrix. A block has some columns of it and
 a tile of groups: each thread loads the words of four neighbouring columns at once, for all
 quadruples of a group one after the other, and has as many loads on their way. Sums of groups are
-scaled and carried along; those of different groups meet at the end. Where there are few blocks,
-each has twice the threads.
+scaled and carried along; those of different groups meet at the end. The fewer blocks there are, the
+more threads has each.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from math import gcd
 
 from genesis.backends.base import GPU
 from genesis.compiler.graph.simplify.elementwise import RULES
-from genesis.compiler.schedule.gpu.tile_axes import TILE, tile
-from genesis.compiler.schedule.int8_dot_parts import QUAD, ByteProduct, quadruples
+from genesis.compiler.schedule.gpu.tile_axes import tile
+from genesis.compiler.schedule.int8_dot_parts import ByteProduct, quadruples
 from genesis.compiler.schedule.steps.queries import extent, points, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import static
-from genesis.ir.node import mentions, topological
 from genesis.ir.rewrite import replaced, rewrite
 
 #: Columns of a block, and those if less than half of the multiprocessors had one.
@@ -30,10 +29,14 @@ COLUMNS = 32
 FEWEST = 16
 #: Rows that use a word as it comes by.
 ROWS = 8
-#: Tiles of words that are loaded at the same time.
-LOADS = 8
-#: Blocks for each multiprocessor below which each has many threads instead.
-FEW = 4
+#: Columns of a thread: it loads their words at once.
+NEIGHBOURS = 4
+#: Threads of a multiprocessor, and the most and the fewest of a block. All blocks that there are
+#: run at once, if that can be: while one multiplies, others wait for memory.
+THREADS = 1024
+MOST, LEAST = 512, 128
+#: Turns of a loop that are written out, so that what one reads is on its way before the last ends.
+TURNS = 8
 
 
 def dot(kernel: kir.Kernel, found: ByteProduct, chip: GPU) -> kir.Kernel:
@@ -46,15 +49,18 @@ def dot(kernel: kir.Kernel, found: ByteProduct, chip: GPU) -> kir.Kernel:
         columns = min(FEWEST, columns)
     # By how much a byte is shifted is known once the halves are written out.
     body = kir.map_expressions(quadruples(phase.body, found), lambda n: rewrite([n], RULES)[0])
-    few = points(phase.grid) <= FEW * chip.multiprocessors * columns * rows
-    most = 2 * TILE if few else TILE * LOADS // _loads(body, along)
-    body = _grouped(body, most // (columns * rows))
+    blocks = -(-points(phase.grid) // (columns * rows))
+    threads = _threads(-(-blocks // chip.multiprocessors))
+    groups = max((extent(s.axis) for s in body if isinstance(s, kir.Loop)), default=1)
+    while threads < MOST and groups * columns * rows > TURNS * NEIGHBOURS * threads:
+        threads *= 2
+    body = _in_groups(body, NEIGHBOURS * threads // (columns * rows))
     kernel = kernel.with_phase(0, kir.Phase(phase.grid, body))
     kernel = tile(kernel, along, columns)
     return kernel if row is None else tile(kernel, row, rows)
 
 
-def _grouped(body: kir.Body, most: int) -> kir.Body:
+def _in_groups(body: kir.Body, most: int) -> kir.Body:
     """A sum over groups with up to so many of them at once."""
     result: list[kir.Statement] = []
     for s in body:
@@ -77,13 +83,10 @@ def _grouped(body: kir.Body, most: int) -> kir.Body:
     return tuple(result)
 
 
-def _loads(body: kir.Body, along: kir.Axis) -> int:
-    """How many words of the matrix a group has."""
-    sums = [
-        s.values[0] for s in kir.walk(body) if isinstance(s, kir.Reduce) and s.axis.extent == QUAD
-    ]
-    loads = [n for n in topological(sums) if n.op is ops.LOAD and along.node in mentions(n)]
-    return 1 << (len(loads) - 1).bit_length()
+def _threads(blocks: int) -> int:
+    """The threads of a block, if a multiprocessor has so many blocks."""
+    share = THREADS // blocks
+    return max(LEAST, min(MOST, 1 << max(0, share.bit_length() - 1)))
 
 
 def _adds(s: kir.Loop) -> bool:

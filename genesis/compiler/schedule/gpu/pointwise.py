@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, fuse, tile
+from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, fuse, tile, unfuse
 from genesis.compiler.schedule.steps.queries import (
     accesses,
     affinity,
@@ -23,7 +23,7 @@ from genesis.compiler.schedule.steps.queries import (
     stride,
 )
 from genesis.ir import ops
-from genesis.ir.index import bounds
+from genesis.ir.index import bounds, simplify
 from genesis.ir.kernel import Axis, Index, Kernel, Phase, Statement, Store, load_parts, walk
 from genesis.ir.node import Node, elementwise, topological
 from genesis.ir.rewrite import replaced
@@ -34,6 +34,8 @@ LEAST = 128
 #: Axes from here on are long enough for a tile of their own, and the share of lanes that short ones
 #: should leave with work.
 LONG = 32
+#: Elements that lie so near to each other are read together.
+NEAR = 8
 BUSY = 0.7
 
 
@@ -42,6 +44,10 @@ def pointwise(kernel: Kernel, chip: GPU, number: int = 0) -> Kernel:
     phase = kernel.phases[number]
     phase = replace(phase, body=tuple(map(_chosen_after, phase.body)))
     kernel = kernel.with_phase(number, phase)
+    for axis in phase.grid:
+        if _is_interleaved(phase, axis):
+            kernel = unfuse(kernel, axis, number)
+    phase = kernel.phases[number]
     axes = _by_affinity(phase)
     if not axes:
         return kernel
@@ -145,11 +151,27 @@ def _exists(at: Node, size: Index) -> bool:
 
 
 def _rival(phase: Phase, best: Axis) -> Axis | None:
-    """Another axis along which a buffer is contiguous that jumps along `best`."""
+    """Another axis along which a buffer is contiguous, or nearly so, that jumps along `best`."""
     for buffer, at in accesses(phase.body):
-        if stride(buffer, at, best) in (0, 1, -1, None):
+        along = stride(buffer, at, best)
+        if along in (0, 1, -1):
             continue
         for axis in free_axes(phase):
-            if axis != best and extent(axis) >= 16 and stride(buffer, at, axis) == 1:
+            step = stride(buffer, at, axis) if axis != best and extent(axis) >= 16 else None
+            if step is not None and (step == 1 if along is not None else 1 < step <= NEAR):
                 return axis
     return None
+
+
+def _is_interleaved(phase: Phase, axis: Axis) -> bool:
+    """Whether rows of a block lie a few elements apart, as quantised weights do."""
+    for buffer, at in accesses(phase.body):
+        for n in topological(at):
+            if n.op is ops.MOD and n.inputs[0] is axis.node and n.inputs[1].op is ops.CONST:
+                size = int(n.inputs[1].attr)
+                block, place = Axis.grid("b", 1 << 20), Axis.tile("p", size)
+                known = {axis.node: block.node * size + place.node}
+                step = stride(buffer, tuple(simplify(replaced(i, known)) for i in at), place)
+                if step is not None and 1 < step <= NEAR:
+                    return True
+    return False

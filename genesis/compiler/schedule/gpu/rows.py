@@ -19,26 +19,18 @@ from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, til
 from genesis.compiler.schedule.gpu.windows import rows_together, write_out
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
 from genesis.compiler.schedule.steps.loop_transforms import split_reduction
-from genesis.compiler.schedule.steps.queries import best_row_axis, extent, points, power
-from genesis.compiler.schedule.steps.substitute_axes import respecialise
+        columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
+        room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
+        room //= columns
 from genesis.compiler.schedule.steps.vectorise import (
     innermost,
     parts_of_prefix,
     split_prefix,
     vectorise,
 )
-from genesis.ir.kernel import (
-    Axis,
-    Kernel,
-    Loop,
-    Phase,
-    Statement,
-    Store,
-    expressions,
-    folds_apart,
-    walk,
-)
-from genesis.ir.node import Node, mentions
+        columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
+        room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
+        room //= columns
 from genesis.ir.pattern import Prefix
 
 #: The longest row that is one tile, and the tiles of longer ones.
@@ -48,14 +40,11 @@ PIECE = 1 << 12
 ALIGNED = 16
 #: Shorter loops are not worth a tile of their own, and neither are shorter rows.
 SHORT = 32
-SHORT_ROW = 8
-#: The rows and columns of a tile of running sums of columns: a thread has all rows of some columns.
-#: What is read twice to be cut into chunks should leave most multiprocessors without work if not.
-SCANNED = 8, 512
-FEW = 3
-#: The columns of a tile that goes across rows; where each thread has columns of its own to sum up,
-#: how long these may be, and how many multiprocessors want at least.
+        columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
+        room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
+        room //= columns
 COLUMNS = 64
+BYTES = 8 * TILE
 TALL = 128
 MANY = 4 * TILE
 #: What one loop should go through at least, of sums over several short axes.
@@ -237,7 +226,8 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
         return pointwise(write_out(kernel, number), chip, number)
     if across is not None:
         columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
-        room = (SCANNED[0] * SCANNED[1] if scans else 2 * TILE) // columns
+        room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
+        room //= columns
         kernel = vectorise(kernel, lambda s: _width(kernel, s, room), number)
         return tile(kernel, across, columns, number)
     # What is read once need not be one tile if padding to a power of two would cost an eighth.
@@ -254,6 +244,14 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
         if count > 1:
             kernel = tile(kernel, last, count, number)
     return kernel
+
+
+def _reads_bytes(phase: Phase) -> bool:
+    """Whether what loops read most of are single bytes, of which a thread wants many."""
+    loops = tuple(s for s in phase.body if isinstance(s, Loop))
+    nodes = topological(e for s in walk(loops) for e in expressions(s))
+    largest = max((n.attr for n in nodes if n.op is ops.LOAD), key=elements, default=None)
+    return largest is not None and largest.dtype.itemsize == 1
 
 
 def _is_innermost(s: Loop) -> bool:
