@@ -19,18 +19,27 @@ from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, til
 from genesis.compiler.schedule.gpu.windows import rows_together, write_out
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
 from genesis.compiler.schedule.steps.loop_transforms import split_reduction
-        columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
-        room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
-        room //= columns
+from genesis.compiler.schedule.steps.queries import best_row_axis, elements, extent, points, power
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.vectorise import (
     innermost,
     parts_of_prefix,
     split_prefix,
     vectorise,
 )
-        columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
-        room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
-        room //= columns
+from genesis.ir import ops
+from genesis.ir.kernel import (
+    Axis,
+    Kernel,
+    Loop,
+    Phase,
+    Statement,
+    Store,
+    expressions,
+    folds_apart,
+    walk,
+)
+from genesis.ir.node import Node, mentions, topological
 from genesis.ir.pattern import Prefix
 
 #: The longest row that is one tile, and the tiles of longer ones.
@@ -40,9 +49,14 @@ PIECE = 1 << 12
 ALIGNED = 16
 #: Shorter loops are not worth a tile of their own, and neither are shorter rows.
 SHORT = 32
-        columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
-        room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
-        room //= columns
+SHORT_ROW = 8
+#: The rows and columns of a tile of running sums of columns: a thread has all rows of some columns.
+#: What is read twice to be cut into chunks should leave most multiprocessors without work if not.
+SCANNED = 8, 512
+FEW = 3
+#: The columns of a tile that goes across rows, and its elements if they are bytes; where each
+#: thread has columns of its own to sum up, how long these may be, and how many multiprocessors want
+#: at least.
 COLUMNS = 64
 BYTES = 8 * TILE
 TALL = 128
