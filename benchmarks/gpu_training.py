@@ -277,7 +277,8 @@ def step_of(contender: str, case: str) -> tuple[Callable[[], Any], Callable[[], 
 def peak_of(contender: str) -> float:
     """The most GiB that tensors have taken at once."""
     if contender == "genesis":
-        return float(importlib.import_module("genesis").memory.stats("cuda").peak_live_bytes) / 2**30
+        memory = importlib.import_module("genesis").memory
+        return float(memory.stats("cuda").peak_live_bytes) / 2**30
     return float(importlib.import_module("torch").cuda.max_memory_allocated()) / 2**30
 
 

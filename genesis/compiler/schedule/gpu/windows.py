@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from genesis.compiler.schedule.contraction_operands import summation
@@ -100,12 +100,16 @@ def rows_together(kernel: kir.Kernel, blocks: int) -> kir.Kernel:
         }
         body = respecialise((_renamed(nest, names), store), {axis.node: kir.as_index(place)})
         nests.append(body[0])
-        stores += kir.map_expressions(body[1:], lambda n, names=names: replaced(n, names))
+        stores += kir.map_expressions(body[1:], partial(_replaced, names))
     grid = tuple(a for a in phase.grid if a != axis)
     return join_loops(kernel.with_phase(0, kir.Phase(grid, (*nests, *stores))), len(nests))
 
 
-def _renamed(nest: kir.Loop, names: Mapping[Node, Node]) -> kir.Loop:
+def _replaced(names: dict[Node, Node], n: Node) -> Node:
+    return replaced(n, names)
+
+
+def _renamed(nest: kir.Loop, names: dict[Node, Node]) -> kir.Loop:
     """A nest of loops that carries values of other names."""
     body = tuple(_renamed(s, names) for s in nest.body if isinstance(s, kir.Loop))
     carried = tuple(
