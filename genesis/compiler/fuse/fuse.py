@@ -49,6 +49,7 @@ from genesis.compiler.fuse.groups import (
     reduced_index,
     scattered_index,
     summed_labels,
+    written_where,
 )
 from genesis.compiler.fuse.horizontal import along_rows, in_order, in_place, side_by_side
 from genesis.compiler.fuse.online_softmax import Found, find
@@ -502,9 +503,11 @@ class _Fuser:
         self.stored.add(n)
         # A value that reads what it overwrites is computed before the first write.
         slot = base.attr.slot if base.op is ops.BUFFER else None
-        below = topological([*where, value])
+        made = written_where(n)
+        below = topological([*where, *made])
         reads = any(m is base or (m.op is ops.BUFFER and m.attr.slot == slot) for m in below)
-        self.demand(group, value, Demand(group.at, TRUE, stored=reads))
+        for x in made:
+            self.demand(group, x, Demand(group.at if x.shape else (), TRUE, stored=reads))
         for i in where:
             self.demand(group, i, Demand(scattered_index(n, group.at), TRUE, stored=reads))
         self.demand(group, base, Demand((), TRUE, stored=True))

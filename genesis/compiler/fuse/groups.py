@@ -175,3 +175,16 @@ def is_row_major(n: Node) -> bool:
             return False
         expected = expected * extent
     return bool(n.attr.offset == 0)
+
+
+def written_where(update: Node) -> tuple[Node, ...]:
+    """What an update writes, and before it, if it may write nothing, the condition.
+
+    That is of one element, ``x[i] = where(c, new, x[i])``. Tiles have no masks for more.
+    """
+    new = update.inputs[-1]
+    if update.op is ops.UPDATE and new.op is ops.WHERE and all(n == 1 for n in new.shape):
+        condition, value, old = new.inputs
+        if old.op is ops.SLICE and old.inputs[0] is update.inputs[0] and old.attr == update.attr:
+            return condition, value
+    return (new,)

@@ -159,8 +159,9 @@ class _Lowering:
                     if axis not in groups.axes_of(level):
                         mask = both(mask, axis.node.equal(kir.as_index(0)))
             uses_loops = any(a in loops for a in groups.axes_of(level))
-            for buffer, where, value in self.written(n, level):
-                store = kir.Store(buffer, tuple(map(self.tidy, where)), self.tidy(value), mask)
+            for buffer, where, value, kept in self.written(n, level):
+                at = tuple(map(self.tidy, where))
+                store = kir.Store(buffer, at, self.tidy(value), both(mask, self.tidy(kept)))
                 (innermost if uses_loops else outside).append(store)
         # What reads most is stored first: then others may be written over what it has read.
         for stores in (innermost, outside):
@@ -175,19 +176,24 @@ class _Lowering:
         if innermost:
             self.body += nest
 
-    def written(self, n: Node, at: Indices) -> list[tuple[kir.Buffer, Indices, Node]]:
-        """Where a value that the kernel stores is written, and what."""
+    def written(self, n: Node, at: Indices) -> list[tuple[kir.Buffer, Indices, Node, Node]]:
+        """Where a value that the kernel stores is written, what, and under which condition."""
         if n is self.group.root and self.group.in_place:
             self.members[n] = None
-            value = self.value(n.inputs[1], at, TRUE)
-            return [(self.buffer(n, kir.Role.INOUT), _shifted(at, n.attr), value)]
+            *mask, value = (
+                self.value(x, at if x.shape else (), TRUE) for x in groups.written_where(n)
+            )
+            if mask:
+                self.members[n.inputs[1]] = None
+            where = _shifted(at, n.attr)
+            return [(self.buffer(n, kir.Role.INOUT), where, value, mask[0] if mask else TRUE)]
         if n not in self.group.pieces:
             value = self.values[n, at, TRUE] = self.define(n, at, TRUE)
-            return [(self.buffer(n, kir.Role.OUTPUT), at, value)]
+            return [(self.buffer(n, kir.Role.OUTPUT), at, value, TRUE)]
         self.members |= dict.fromkeys(between(n, self.group.pieces[n]))
         buffer, zero = self.buffer(n, kir.Role.OUTPUT), const(0, n.dtype)
         return [
-            (buffer, _shifted(at, pad.attr), self.value(pad.inputs[0], at, TRUE) + zero)
+            (buffer, _shifted(at, pad.attr), self.value(pad.inputs[0], at, TRUE) + zero, TRUE)
             for pad in self.group.pieces[n]
         ]
 

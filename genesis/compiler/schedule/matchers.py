@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from genesis.backends.base import Chip
+from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Loop, Store, walk
-from genesis.ir.node import TRUE
+from genesis.ir.node import TRUE, topological
 
 F = TypeVar("F")
 C = TypeVar("C", bound=Chip)
@@ -45,7 +46,8 @@ def masked_stores(kernel: Kernel) -> bool:
     Attention does that which is of a form not planned for, and keeps what it knows of rows.
     """
     (phase,) = kernel.phases
-    return any(isinstance(s, Store) and s.mask is not TRUE for s in phase.body)
+    masks = [s.mask for s in phase.body if isinstance(s, Store) and s.mask is not TRUE]
+    return any(n.op is ops.AXIS for n in topological(masks))
 
 
 def has_loops(kernel: Kernel) -> bool:
