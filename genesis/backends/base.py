@@ -321,15 +321,14 @@ class Later(Protocol):
         ...
 
 
-class Word(Memory, Later, Protocol):
-    """Memory for a number that a run computes, and what gives that number."""
+class Word(Memory, Protocol):
+    """Memory for two words of 64 bits, of which the host sees the first as soon as it is written.
 
+    Both are 0 until a program writes to them.
+    """
 
-class Words(Protocol):
-    """Words that the runs of a program take turns with."""
-
-    def next(self) -> Word:
-        """The word of the next run. May wait for an earlier one."""
+    def take(self) -> int:
+        """What the first holds; from now on that is 0 again."""
         ...
 
 
@@ -416,12 +415,12 @@ class Backend(ABC):
         It is the memory itself where the host can address it, which it keeps alive; else a copy.
         """
 
-    def words(self) -> Words | None:
-        """Memory for a word of every run of a program, which the host sees without asking for it.
+    #: Whether programs can write to memory that the host sees, see `word`.
+    has_words = False
 
-        None where `word_later` has to be asked.
-        """
-        return None
+    def word(self) -> Word:
+        """Memory that the host sees without asking for it, if this backend has words."""
+        raise NotImplementedError(f"programs of {self.name} write to no memory of the host")
 
     def word_later(self, memory: Memory) -> Later | None:
         """The 64-bit word that is in memory once all that was started has run; None: it is now.

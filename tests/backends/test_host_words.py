@@ -78,17 +78,42 @@ def test_two_programs_have_words_of_their_own() -> None:
 
 
 @on_gpu
+def test_runs_wait_for_no_other_and_share_a_graph() -> None:
+    """However many are under way: the frames of all of them are the same."""
+    _, table = rows()
+    look_up = genesis.jit(lambda table, index: table[index] * 7 + 1)
+    good = index(1, 3)
+    for _ in range(9):
+        look_up(table, good)
+    executable: Any = look_up.recording(table, good)[0].program.executable
+    assert executable.runs == 9 and len(executable._graphs) == 1
+
+
+@on_gpu
+def test_the_smallest_axis_of_an_index_decides() -> None:
+    table = nd.array(np.arange(12, dtype=np.float32).reshape(4, 3), device="cuda").realize()
+    call = genesis.jit(lambda table, index: (table[index], table[:2][index]))
+    call(table, index(1, -2))
+    genesis.cuda.synchronize()
+    call(table, index(0, 3))
+    with pytest.raises(IndexError, match="index 3 is out of range for axis 0 of size 2"):
+        genesis.cuda.synchronize()
+    call(table, index(-5))
+    with pytest.raises(IndexError, match="index -5 is out of range for axis 0 of size 4"):
+        call(table, index(0))  # or whoever reads first
+        genesis.cuda.synchronize()
+
+
+@on_gpu
 def test_words_come_back_when_nobody_writes_to_them() -> None:
     backend: Any = backend_of("cuda")
-    words = mapped_host_memory.Words(4, backend.device, backend._words)
-    used = words.next()
+    word = backend.word()
     free = len(backend._words)
-    del words  # of which one word may still be written to
-    assert len(backend._words) == free + 3
-    assert used.pointer not in backend._words
-    assert used(wait=False) is None
-    mapped_host_memory.ctypes.c_uint64.from_address(used.pointer).value = 12
-    assert used(wait=False) == used(wait=True) == 12
+    assert word.take() == 0
+    mapped_host_memory.ctypes.c_uint64.from_address(word.pointer).value = 12
+    assert word.take() == 12 and word.take() == 0
+    del word
+    assert len(backend._words) == free + 1
 
 
 @pytest.mark.skipif(INTERPRETED, reason="runs the others so")

@@ -106,9 +106,11 @@ class GPUBackend(base.Backend):
         steps = [s * size for s in strides]
         return np.ndarray(tuple(shape), dtype.numpy, contents, (offset - low) * size, steps)
 
-    def words(self) -> base.Words:
-        """As many as a program has graphs: each finds its own again."""
-        return mapped_host_memory.Words(program.GRAPHS, self.device, self._words)
+    has_words = True
+
+    def word(self) -> base.Word:
+        """A word in pinned memory."""
+        return mapped_host_memory.Word(self.device, self._words)
 
     def word_later(self, memory_: base.Memory) -> base.Later:
         """A word, once the programs before it have run."""

@@ -8,8 +8,9 @@ Kernels never touch memory out of range: gathers clamp their indices and scatter
 check decides only whether to complain, and is made wherever it is cheapest: at the call if the
 index is known there (`genesis.ndarray.ops.index_arguments`), else by the realisation that needs the
 index, before anything is overwritten. A recorded function computes what there is to check as
-further results; where a device runs on its own, they are looked at later: when recorded functions
-are called again, and at the latest when anything is read from a device.
+further results. Where a device runs on its own, they are words that are written to only if an index
+does not exist, and looked at later: when that function is called again, and at the latest when
+anything is read from a device.
 
 What is computed is the worst index: the greatest of the zigzag codes, which count 0, -1, 1, -2, ..
 as 0, 1, 2, 3, .. . That one number says how far from the axis an index lies, and on which side.
@@ -18,10 +19,10 @@ as 0, 1, 2, 3, .. . That one number says how far from the axis an index lies, an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, reduce
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, int64, uint64
@@ -50,6 +51,30 @@ def codes(checks: Sequence[Checked]) -> list[Value]:
         graph = _code_of(index.dtype, index.shape, index.device, whole)
         found.append(graph.copy([index], index.device)[graph.places[0]])
     return found
+
+
+def reports(checks: Sequence[Checked], word: Callable[[], Value]) -> list[Value]:
+    """For each check, a `word` that gets the code of its worst index if that does not exist.
+
+    Checks of one index share it: it is written for the smallest axis.
+    """
+    extents: dict[tuple[Value, Dim | None], list[Dim]] = {}
+    keys = [(c.inputs[0], c.extent if c.axis < NO_AXIS else None) for c in checks]
+    for key, c in zip(keys, checks, strict=True):
+        extents.setdefault(key, []).append(c.extent)
+    shared = dict(zip(keys, zip(checks, codes(checks), strict=True), strict=True))
+    found = {}
+    for key, (check, worst) in shared.items():
+        device = check.device
+        few = [primitive.extent(e, int64, device) for e in dict.fromkeys(extents[key])]
+        least = reduce(partial(elementwise, ops.MIN), few)
+        limit = cast(elementwise(ops.SHL, least, constant(1, int64, device)), uint64)
+        place, first = word(), ((0, 1),)
+        wrong = primitive.reshape(elementwise(ops.LE, limit, worst), (1,))
+        old = primitive.slice_(place, first, (1,))
+        new = primitive.where(wrong, primitive.reshape(worst, (1,)), old)
+        found[key] = primitive.update(place, new, first)
+    return [found[key] for key in keys]
 
 
 @lru_cache(maxsize=256)
@@ -119,6 +144,31 @@ def settle(wait: bool, most: int | None = None) -> None:
         for name, extent, axis, where in checks:
             require(name, code, extent, axis, where)
         most = most and most - 1
+    if wait and most is None and _watched:
+        with _settling:
+            watched = list(_watched)
+            for run in watched:
+                run.synchronize()
+        for run in watched:
+            _watched.pop(run, None)
+            run.look()
+
+
+class Watched(Protocol):
+    """Who has words that programs may write to, and knows what it means if one has."""
+
+    def synchronize(self) -> None:
+        """Wait for all that may write to them."""
+        ...
+
+    def look(self) -> None:
+        """Raise if one has been written."""
+        ...
+
+
+def watch(runs: Watched) -> None:
+    """Let words be looked at when everything is settled, that of a run that has been started."""
+    _watched[runs] = None
 
 
 #: An index of so many elements is worth a kernel more, not to be read twice.
@@ -127,4 +177,5 @@ MANY = 1 << 16
 MOST = 64
 
 _undecided: deque[tuple[Later, Sequence[tuple[str, int, int, str]]]] = deque()
+_watched: dict[Watched, None] = {}
 _settling = Lock()

@@ -23,7 +23,7 @@ from weakref import ref
 from genesis import events
 from genesis.ir.dtype import DType
 from genesis.ir.size import evaluate
-from genesis.ndarray.core.index_checks import defer, require, settle
+from genesis.ndarray.core.index_checks import defer, require, settle, watch
 from genesis.ndarray.core.interop import is_steady as _is_steady
 from genesis.ndarray.core.layout import Shape, Strides, row_major
 from genesis.ndarray.core.ndarray import NDArray
@@ -34,7 +34,7 @@ from genesis.ndarray.core.value import Value
 from genesis.ndarray.tracing.recording import Recording, ReplayRun
 
 if TYPE_CHECKING:
-    from genesis.backends.base import Memory
+    from genesis.backends.base import Memory, Word
     from genesis.compiler.program.prepacked import PreparedProgram
     from genesis.ir.placement import Placement
 
@@ -61,8 +61,8 @@ class Replay:
     """A recording whose symbolic sizes have values."""
 
     __slots__ = (
-        "_checks", "_frame", "_gradients", "_kept", "_makers", "_nbytes", "_outputs", "_pure",
-        "_reused", "_several", "_spent", "_words", "recording", "sizes", "writes",
+        "_blank", "_checks", "_frame", "_gradients", "_kept", "_makers", "_nbytes", "_outputs",
+        "_pure", "_reused", "_several", "_spent", "_watched", "recording", "sizes", "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
@@ -93,8 +93,17 @@ class Replay:
         nbytes = [evaluate(program.outputs[k].nbytes, sizes) for k in recording.order]
         reused = [r for k in recording.order if (r := program.outputs[k].reuses) is not None]
         own = len(nbytes) - len(reused)
+        #: Where the host sees that an index does not exist, by the numbers of outputs: the last.
+        words: dict[int, Word] = {}
+        for number, slot in enumerate(reused, own):
+            if slot >= recording.inputs:
+                word = words[number] = program.backend.word()
+                self._frame[slot] = self._frame[self._outputs[number][0]] = word.pointer
+        self._blank: list[Any] = [None] * len(words)  # nobody asks for their values
+        end = len(nbytes) - len(words)
+        del self._outputs[end:], reused[end - own :]
         self._nbytes = nbytes[:own]
-        self._reused = (reused, nbytes[own:]) if reused else None
+        self._reused = (reused, nbytes[own:end]) if reused else None
         self._gradients = [recording.fresh[slot.which] for slot in recording.slots]
         # Storages that are written without being read: what they hold is as good as gone.
         self._spent = [
@@ -121,10 +130,8 @@ class Replay:
         checks: dict[int, list[tuple[str, int, int, str]]] = {}
         for number, name, extent, axis, where in recording.checks:
             checks.setdefault(number, []).append((name, evaluate(extent, sizes), axis, where))
+        self._watched = [(word, checks.pop(number)) for number, word in words.items()]
         self._checks = list(checks.items())
-        #: Where codes are written that the host sees by itself, each by the number of its output.
-        words = [(number, program.backend.words()) for number in checks if number < len(nbytes)]
-        self._words = {number: found for number, found in words if found is not None}
         rare = (
             recording.neighbours, recording.outside, recording.passed, self._reused, self._spent,
             recording.apart_from, recording.distinct, self._checks, self._kept, self.writes,
@@ -202,7 +209,7 @@ class Replay:
         frame = self._frame[:]
         frame[: len(pointers)] = words("Q", pointers)
         slots = recording.slots
-        memories = self._with_slots(tree) if slots else self._allocated(range(len(self._nbytes)))
+        memories = self._with_slots(tree) if slots else self._room(self._nbytes)
         if self._reused:
             memories += self._taken_over(held, pointers, frame)
         device = recording.device
@@ -213,6 +220,7 @@ class Replay:
             frame[slot] = memory.pointer
             where = device, 0, False, placement, form
             values.append(realised(memory, dtype, shape, strides, *where))
+        values += self._blank
         for place in recording.passed:
             if not isinstance(place, int):
                 values.append(place().actual)  # type: ignore[union-attr]
@@ -275,14 +283,6 @@ class Replay:
             self._kept.seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
         return self._kept.prepared(frame, same and events.watcher is None, held)
 
-    def _allocated(self, numbers: Sequence[int]) -> list[Memory]:
-        """Memory for outputs that have none of others."""
-        words = self._words
-        if not words:
-            return self._room([self._nbytes[k] for k in numbers])
-        others = iter(self._room([self._nbytes[k] for k in numbers if k not in words]))
-        return [words[k].next() if k in words else next(others) for k in numbers]
-
     def _room(self, sizes: Sequence[int]) -> list[Memory]:
         """Memory of these sizes: first what spent storages have, where nobody sees it."""
         allocate = self.recording.program.backend.allocate_many
@@ -327,7 +327,7 @@ class Replay:
                     slot.again = storage
                     memories[number] = value[0].memory
         missing = [n for n, memory in enumerate(memories) if memory is None]
-        found = self._allocated(missing)
+        found = self._room([self._nbytes[n] for n in missing])
         for n, memory in zip(missing, found, strict=True):
             memories[n] = memory
         return memories
@@ -382,8 +382,12 @@ class Replay:
         recording = self.recording
         program = recording.program
         _, arrays, tree, frame, values, prepared, held = ready
+        if self._watched:
+            self.look()
         if self._pure:
             program.launch(frame, self.sizes, recording.places)
+            if self._watched:
+                watch(self)
             return self._simply(values)
         executable = program.executable if prepared is None else prepared.executable
         runs = executable.runs
@@ -397,6 +401,8 @@ class Replay:
             if self.writes and executable.runs > runs:
                 self._write(arrays, values)
             raise
+        if self._watched:
+            watch(self)
         if recording.simple is not None:
             self._check(values)
             return self._simply(values)
@@ -424,14 +430,23 @@ class Replay:
         self._check(values)  # last: without `jit`, too, an index is looked at when all is done
         return made[recording.result]
 
+    def look(self) -> None:
+        """Raise if an index of a run that has come so far was out of range."""
+        for word, checks in self._watched:
+            if code := word.take():
+                for name, extent, axis, where in checks:
+                    require(name, code, extent, axis, where)
+
+    def synchronize(self) -> None:
+        """Wait for all runs."""
+        self.recording.program.backend.synchronize()
+
     def _check(self, values: Sequence[Value]) -> None:
         """Raise if an index was out of range, at once or as soon as that is known."""
         for number, checks in self._checks:
             memory = values[number].memory
             assert memory is not None
-            later: Any = memory  # which says itself what is written to it
-            if number not in self._words:
-                later = self.recording.program.backend.word_later(memory)
+            later = self.recording.program.backend.word_later(memory)
             if later is not None:
                 defer(later, checks)
                 continue
