@@ -90,10 +90,17 @@ class MemoryPool:
         result: list[Memory] = []
         with self._lock:
             try:
-                if self.freed:
-                    self._collect()
+                freed = self.freed
                 for nbytes in sizes:
                     capacity = rounded(nbytes)
+                    if freed:
+                        # What was freed first is often what the same program asked for first.
+                        pointer, size, freed_at, shared = freed[0]
+                        if size == capacity and not shared:
+                            del freed[0]
+                            result.append(_Block(nbytes, capacity, self, pointer, freed_at))
+                            continue
+                        self._collect()
                     region = self._small if capacity <= SMALL else self._large
                     found = region.arena.take(capacity) or self._obtain(nbytes, capacity, region)
                     result.append(_Block(nbytes, capacity, self, *found))
