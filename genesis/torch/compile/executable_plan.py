@@ -102,6 +102,16 @@ class Check(NamedTuple):
     axis: int
 
 
+class Reported(NamedTuple):
+    """A word that a program writes if an index does not exist, by the slot of the input it is.
+
+    See `genesis.ndarray.core.index_checks`.
+    """
+
+    slot: int
+    checks: tuple[Check, ...]
+
+
 class Constant(NamedTuple):
     """An input of a program that is always the same: the bytes of its memory."""
 
@@ -145,7 +155,7 @@ class PartPlan:
     """One program and what PyTorch computes after it.
 
     The program's outputs are, of `made`, `written` and `checks` in this order, those in `computed`:
-    what has no elements is not computed.
+    what has no elements is not computed. Where the device has words, these come in place of checks.
     """
 
     named: Named | None
@@ -159,6 +169,7 @@ class PartPlan:
     made: list[Made] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
+    words: list[Reported] = field(default_factory=list)
     computed: list[int] = field(default_factory=list)
     foreign: list[Foreign] = field(default_factory=list)
 

@@ -9,7 +9,6 @@ the graph overwrites is written where it lies.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -18,21 +17,18 @@ import numpy as np
 import torch
 
 from genesis import events
-from genesis.backends.base import Later, Memory
+from genesis.backends.base import Memory, Word
 from genesis.compiler.program.prepacked import KeptValues, PreparedProgram
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.core.index_checks import require
 from genesis.ndarray.core.value import lock
-from genesis.torch.compile.executable_plan import PartPlan
+from genesis.torch.compile.executable_plan import Check, PartPlan
 from genesis.torch.compile.trace import place_of
 from genesis.torch.profiler import recorded
 from genesis.torch.source_lines import TracedPlaces
 
 #: Bytes from which on PyTorch's allocator gets pages from the system, and gives them back.
 LARGE = 1 << 18
-
-#: Runs whose indices are still to be looked at, before somebody waits for the first of them.
-MOST_LATE = 64
 
 
 class Frame:
@@ -64,6 +60,7 @@ class Frame:
         self._places: list[tuple[int, int]] = []  # where the address of a result goes: slot, which
         self._writes: list[tuple[int, int, bool]] = []  # slot, register, whether it is in place
         self._checks: list[int] = []  # slots
+        self._reports: list[tuple[int, int, tuple[Check, ...]]] = []  # an output, an input, and why
         self._kept: KeptValues | None = None
         self._held: list[torch.Tensor] = []  # parameters: no other tensor gets their memory
         self._states: list[tuple[int, int]] = []  # how they were in the run before
@@ -84,6 +81,8 @@ class Frame:
                 register, own = plan.written[k - made]
                 reuses = program.outputs[number].reuses
                 self._writes.append((slot, register, reuses is not None and reuses == own))
+            elif plan.words:
+                self._reports.append((slot, *plan.words[k - made - written]))
             else:
                 self._checks.append(slot)
 
@@ -163,10 +162,10 @@ class Frame:
 
     def _check(self, codes: torch.Tensor) -> None:
         """Raise for an index that does not exist."""
-        self._require(codes.tolist())
+        self._require(codes.tolist(), self._plan.checks)
 
-    def _require(self, codes: Iterable[int]) -> None:
-        for code, check in zip(codes, self._plan.checks, strict=True):
+    def _require(self, codes: Iterable[int], checks: Sequence[Check]) -> None:
+        for code, check in zip(codes, checks, strict=True):
             require(check.name, code, evaluate(check.extent, self._sizes), check.axis)
 
     def _prepared(self, registers: list[Any], frame: array[int]) -> PreparedProgram | None:
@@ -196,12 +195,17 @@ class GPUFrame(Frame):
 
     def __init__(self, *how: Any) -> None:
         super().__init__(*how)
-        self._late: deque[list[Later]] = deque()  # of runs before: whether indices existed
+        self._words: list[tuple[Word, tuple[Check, ...]]] = []
+        for output, slot, checks in self._reports:
+            word = self._program.backend.word()
+            self._frame[output] = self._frame[slot] = word.pointer
+            self._words.append((word, checks))
 
     def run(self, registers: list[Any], frozen: bool = False) -> None:
         """Start filling the registers of the results from those that are read."""
-        while self._late and self._late[0][-1](wait=len(self._late) > MOST_LATE) is not None:
-            self._require([later(wait=True) or 0 for later in self._late.popleft()])
+        for word, checks in self._words:
+            if code := word.take():
+                self._require([code] * len(checks), checks)
         super().run(registers)
 
     def _results(self) -> list[torch.Tensor]:
@@ -219,14 +223,6 @@ class GPUFrame(Frame):
         """Memory for temporaries, which may be PyTorch's again once the launches are queued."""
         block = torch.empty(nbytes, dtype=torch.uint8, device=self._place)
         return self._program.backend.foreign(block.data_ptr(), nbytes, block)
-
-    def _check(self, codes: torch.Tensor) -> None:
-        backend = self._program.backend
-        with backend.lent(stream_of(self._place)):
-            if not backend.is_recorded():  # what is replayed without us, nobody checks
-                places = range(codes.data_ptr(), codes.data_ptr() + 8 * len(codes), 8)
-                words = [backend.foreign(place, 8, codes) for place in places]
-                self._late.append([x for w in words if (x := backend.word_later(w)) is not None])
 
 
 def frame_for(device: str) -> type[Frame]:
