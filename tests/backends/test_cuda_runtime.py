@@ -237,7 +237,7 @@ def test_memory_that_another_library_had_is_given_out_when_nothing_runs(
     cuda: CUDABackend, fake: FakeDriver
 ) -> None:
     """Another library may be done with memory while a queue of its own still uses it."""
-    memory, beside = cuda.allocate_many((4096, 4096))  # noqa: F841 (which stays)
+    memory, _beside = cuda.allocate_many((4096, 4096))
     pointer, memory.owner = memory.pointer, SHARED
     _, theirs = fake.cuStreamCreate(0)
     fake._enqueue(theirs, lambda: ctypes.memset(pointer, 7, 4096))
