@@ -24,7 +24,7 @@ from genesis.backends.gpu.codegen.warp_specialised import by_roles
 from genesis.backends.gpu.compile import CompiledFunction, compile, resources
 from genesis.compiler.options import using
 from genesis.ir import ops
-from genesis.ir.kernel import Kernel, Loop, Role, Statement, expressions, walk
+from genesis.ir.kernel import Kernel, Loop, Role, Statement, Store, expressions, walk
 from genesis.ir.node import Node, topological
 from genesis.ndarray.core import realisation
 from genesis.ndarray.tracing.explain import explain
@@ -402,3 +402,22 @@ def test_what_random_programs_found_compiles(
     for kernel in kernels_of(function, *inputs):
         source = render(kernel, target="sm_90")
         assert compile(source, source.signature(), "sm_90").functions
+
+
+def test_an_element_that_may_stay_is_stored_under_a_condition() -> None:
+    """By the kernel that finds out, which does not read what is there."""
+
+    def keep_the_greatest(x: Any, seen: Any) -> None:
+        most = seen.amax()
+        x[3:4] = genesis.where(most >= 100, most, x[3:4])
+
+    (kernel,) = kernels_of(keep_the_greatest, ("int64", 64), ("int64", 512))
+    (store,) = [s for s in walk(kernel.phases[0].body) if isinstance(s, Store)]
+    assert store.mask.op is ops.LE and store.buffer.role is Role.INOUT
+    assert [b.shape for b in kernel.buffers] == [(512,), (64,)]
+    for most in (99, 100):
+        x = genesis.arange(64)
+        genesis.jit(keep_the_greatest)(x, genesis.tensor([most, 7]))
+        keep_the_greatest(y := genesis.arange(64), genesis.tensor([most, 7]))
+        want = [3 if k == 3 and most < 100 else 100 if k == 3 else k for k in range(64)]
+        assert x.tolist() == y.tolist() == want

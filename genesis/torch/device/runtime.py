@@ -8,6 +8,7 @@ one device, and no events, generators or pinned memory of its own.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -185,9 +186,13 @@ def _build(path: Path) -> None:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         raise OSError("there is no C++ compiler")
-    print("genesis: building the runtime of torch.device('genesis'), once ..", file=sys.stderr)
-    with tempfile.TemporaryDirectory(dir=path.parent) as directory:
-        unfinished = Path(directory) / path.name
-        command = [compiler, str(_SOURCE), *_flags(), "-o", str(unfinished)]
-        subprocess.run(command, check=True, capture_output=True, text=True)
-        unfinished.replace(path)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process builds, and the others wait for it
+        if path.exists():
+            return
+        print("genesis: building the runtime of torch.device('genesis'), once ..", file=sys.stderr)
+        with tempfile.TemporaryDirectory(dir=path.parent) as directory:
+            unfinished = Path(directory) / path.name
+            command = [compiler, str(_SOURCE), *_flags(), "-o", str(unfinished)]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            unfinished.replace(path)

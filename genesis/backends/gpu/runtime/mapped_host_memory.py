@@ -32,7 +32,7 @@ class Word(Memory):
                 first = int(device.call("MemHostAlloc", STRIDE * COUNT, 0))
             free.extend(range(first, first + STRIDE * COUNT, STRIDE))
         super().__init__(free.popleft(), 16)
-        (ctypes.c_uint64 * 2).from_address(self.pointer)[:] = (0, 0)
+        (ctypes.c_uint64 * 2).from_address(self.pointer)[:] = [0, 0]
         self._place = ctypes.c_uint64.from_address(self.pointer)
         self._free = free
 
