@@ -171,7 +171,7 @@ def test_no_layer_asks_what_kind_of_chip_it_is_on() -> None:
 #: Classes of one name: an interface and what implements it, one thing on several devices, and names
 #: that users know from PyTorch, from papers, or import from a package of their own.
 SAME_NAME = {
-    *("Event", "Memory", "Places", "Recorder", "Stream", "Word", "Words"),
+    *("Event", "Memory", "Places", "Recorder", "Stream", "Word"),
     *("Attention", "Buffer", "Encoder", "Function", "Linear", "Transformer", "Uniform"),
     *("Factors", "Layer", "Report", "Rule", "Rules", "Size"),
     *("Prefix", "SparseTensor", "Statistics"),

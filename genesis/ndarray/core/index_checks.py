@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, reduce
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, int64, uint64
@@ -34,7 +34,7 @@ from genesis.ndarray.core.subgraph_copies import Subgraph
 from genesis.ndarray.core.value import NO_AXIS, Checked, Value
 
 if TYPE_CHECKING:
-    from genesis.backends.base import Later
+    from genesis.backends.base import Backend, Later
 
 
 def checks_in(order: Sequence[Value]) -> list[Checked]:
@@ -53,28 +53,32 @@ def codes(checks: Sequence[Checked]) -> list[Value]:
     return found
 
 
-def reports(checks: Sequence[Checked], word: Callable[[], Value]) -> list[Value]:
-    """For each check, a `word` that gets the code of its worst index if that does not exist.
+def reports(checks: Sequence[Checked], divided: bool = False) -> tuple[list[Value], list[Value]]:
+    """What to compute for each check: its code, or a word that gets it if there is no such index.
 
-    Checks of one index share it: it is written for the smallest axis.
+    And the words, to be overwritten, if the device has any. Checks of one index share one: it is
+    written for the smallest axis.
     """
+    from genesis.ndarray.core.realisation import backend_of
+
+    if not checks or divided or not (backend := backend_of(checks[0].device)).has_words:
+        return codes(checks), []
     extents: dict[tuple[Value, Dim | None], list[Dim]] = {}
     keys = [(c.inputs[0], c.extent if c.axis < NO_AXIS else None) for c in checks]
     for key, c in zip(keys, checks, strict=True):
         extents.setdefault(key, []).append(c.extent)
-    shared = dict(zip(keys, zip(checks, codes(checks), strict=True), strict=True))
-    found = {}
-    for key, (check, worst) in shared.items():
-        device = check.device
+    nowhere, device, first = backend.foreign(0, 0, None), checks[0].device, ((0, 1),)
+    found, words = {}, []
+    for key, worst in dict(zip(keys, codes(checks), strict=True)).items():
         few = [primitive.extent(e, int64, device) for e in dict.fromkeys(extents[key])]
         least = reduce(partial(elementwise, ops.MIN), few)
         limit = cast(elementwise(ops.SHL, least, constant(1, int64, device)), uint64)
-        place, first = word(), ((0, 1),)
+        words.append(Value.realised(nowhere, uint64, (2,), (1,), device, foreign=True))
         wrong = primitive.reshape(elementwise(ops.LE, limit, worst), (1,))
-        old = primitive.slice_(place, first, (1,))
+        old = primitive.slice_(words[-1], first, (1,))
         new = primitive.where(wrong, primitive.reshape(worst, (1,)), old)
-        found[key] = primitive.update(place, new, first)
-    return [found[key] for key in keys]
+        found[key] = primitive.update(words[-1], new, first)
+    return [found[key] for key in keys], words
 
 
 @lru_cache(maxsize=256)
@@ -144,31 +148,17 @@ def settle(wait: bool, most: int | None = None) -> None:
         for name, extent, axis, where in checks:
             require(name, code, extent, axis, where)
         most = most and most - 1
-    if wait and most is None and _watched:
-        with _settling:
-            watched = list(_watched)
-            for run in watched:
-                run.synchronize()
-        for run in watched:
-            _watched.pop(run, None)
-            run.look()
+    if wait and most is None:
+        for backend in set(_watched.values()):
+            backend.synchronize()
+        for look in list(_watched):
+            _watched.pop(look, None)
+            look()
 
 
-class Watched(Protocol):
-    """Who has words that programs may write to, and knows what it means if one has."""
-
-    def synchronize(self) -> None:
-        """Wait for all that may write to them."""
-        ...
-
-    def look(self) -> None:
-        """Raise if one has been written."""
-        ...
-
-
-def watch(runs: Watched) -> None:
-    """Let words be looked at when everything is settled, that of a run that has been started."""
-    _watched[runs] = None
+def watch(look: Callable[[], None], backend: Backend) -> None:
+    """Call `look`, which raises if a word has been written, when everything is settled."""
+    _watched[look] = backend
 
 
 #: An index of so many elements is worth a kernel more, not to be read twice.
@@ -177,5 +167,5 @@ MANY = 1 << 16
 MOST = 64
 
 _undecided: deque[tuple[Later, Sequence[tuple[str, int, int, str]]]] = deque()
-_watched: dict[Watched, None] = {}
+_watched: dict[Callable[[], None], Backend] = {}
 _settling = Lock()

@@ -19,20 +19,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.ir.assumptions import Assumptions, SizeCondition, solved
-from genesis.ir.dtype import uint64
 from genesis.ir.node import Node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize
 from genesis.ndarray import pytree
-from genesis.ndarray.core.index_checks import checks_in, codes, reports
+from genesis.ndarray.core.index_checks import checks_in, reports
 from genesis.ndarray.core.interop import is_steady
 from genesis.ndarray.core.layout import Shape, is_row_major
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.ndarray.core.realisation import backend_of, compiled, options, realize_values
+from genesis.ndarray.core.realisation import compiled, options, realize_values
 from genesis.ndarray.core.source_lines import Places
 from genesis.ndarray.core.storage import Storage, given_sizes
 from genesis.ndarray.core.value import (
     CaptureError,
-    Checked,
     Value,
     counted_surroundings,
     recorded_by,
@@ -360,9 +358,10 @@ class Recording:
         wanted = [*(recorder.now[s] for s in (*fresh, *written)), *saved]
         checks = checks_in(topological(v for v in wanted if v.memory is None))
         overwritten = {recorder.inputs[s] for s in written}
+        leaves = [v for v in topological(checks) if v.memory is not None]
         with recorded_by(recorder):
-            worst, words = self._to_check(checks, call)
-        overwritten |= words
+            worst, words = reports(checks, any(v.placement is not None for v in leaves))
+        overwritten |= set(words)
         place = {v: places[s] for s, v in recorder.inputs.items()}
         wishes = Wishes(
             {recorder.now[s]: recorder.inputs[s] for s in written},
@@ -387,25 +386,6 @@ class Recording:
         ]
         self._sources = list(dict.fromkeys((*self.outside, *self._others)))
         self._moves = any(type(source) is Located for source in self._sources)
-
-    def _to_check(
-        self, checks: Sequence[Checked], call: CallArguments
-    ) -> tuple[list[Value], set[Value]]:
-        """What to compute for checks, and the words among it that are written in place."""
-        backend = backend_of(checks[0].device) if checks else None
-        leaves = [v for v in topological(checks) if v.memory is not None]
-        divided = call.is_divided or any(v.placement is not None for v in leaves)
-        if backend is None or not backend.has_words or divided:
-            return codes(checks), set()
-        nowhere = backend.foreign(0, 0, None)
-        words: list[Value] = []
-
-        def word() -> Value:
-            device = checks[0].device
-            words.append(Value.realised(nowhere, uint64, (2,), (1,), device, foreign=True))
-            return words[-1]
-
-        return reports(checks, word), set(words)
 
     def _find_slots(self, journal: Journal, fresh: Mapping[Storage, int], held: Set[Key]) -> None:
         """Take the gradients that every run gives parameters out of the other actions.

@@ -387,7 +387,7 @@ class Replay:
         if self._pure:
             program.launch(frame, self.sizes, recording.places)
             if self._watched:
-                watch(self)
+                watch(self.look, program.backend)
             return self._simply(values)
         executable = program.executable if prepared is None else prepared.executable
         runs = executable.runs
@@ -402,7 +402,7 @@ class Replay:
                 self._write(arrays, values)
             raise
         if self._watched:
-            watch(self)
+            watch(self.look, program.backend)
         if recording.simple is not None:
             self._check(values)
             return self._simply(values)
@@ -436,10 +436,6 @@ class Replay:
             if code := word.take():
                 for name, extent, axis, where in checks:
                     require(name, code, extent, axis, where)
-
-    def synchronize(self) -> None:
-        """Wait for all runs."""
-        self.recording.program.backend.synchronize()
 
     def _check(self, values: Sequence[Value]) -> None:
         """Raise if an index was out of range, at once or as soon as that is known."""

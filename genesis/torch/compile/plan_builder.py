@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,19 +10,19 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from genesis.ir.dtype import uint8, uint64
+from genesis.ir.dtype import uint8
 from genesis.ir.node import Node as GraphNode
 from genesis.ir.node import topological
 from genesis.ir.size import Size, evaluate
-from genesis.ndarray.core.index_checks import checks_in, codes, reports
+from genesis.ndarray.core.index_checks import checks_in, reports
 from genesis.ndarray.core.layout import is_row_major, row_major
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.realisation import backend_of, compiled
-from genesis.ndarray.core.value import Checked, Value
+from genesis.ndarray.core.value import Value
 from genesis.ndarray.tracing.recorder import interned
 from genesis.torch.compile import executable_plan as plans
 from genesis.torch.compile.sizes import Sizes, number, symbol_name
-from genesis.torch.compile.trace import NumberNeeded, Trace, TracedPart, stand_in, viewed
+from genesis.torch.compile.trace import NumberNeeded, Trace, TracedPart, viewed
 from genesis.torch.convert import TORCH_DTYPES
 
 Origins = dict[GraphNode, Node]
@@ -61,8 +61,7 @@ class PlanBuilder:
             new = [x.value for x in part.written.values()]
             found = [x for _, x in arranged] + new
             checks = checks_in(topological(found))
-            words: list[Value] = []
-            worst = self._to_check(checks, words)
+            worst, words = reports(checks)
             values = [*found, *(dict.fromkeys(worst) if words else worst)]
         plan = plans.PartPlan(None)
         order = topological(values)
@@ -114,18 +113,6 @@ class PlanBuilder:
             plan.checks = told
         plan.foreign = [self._foreign(node) for node in part.foreign]
         return plan
-
-    def _to_check(self, checks: Sequence[Checked], words: list[Value]) -> list[Value]:
-        """What to compute for checks; `words` receives those among it, if this device has any."""
-        device = self._trace.device
-        if not checks or not backend_of(device).has_words:
-            return codes(checks)
-
-        def word() -> Value:
-            words.append(stand_in(uint64, (2,), (1,), device))
-            return words[-1]
-
-        return reports(checks, word)
 
     def _arranged(self, node: Node, array: NDArray) -> tuple[plans.Made, Value]:
         """A result in the order of axes in which its tensor's elements lie in memory."""

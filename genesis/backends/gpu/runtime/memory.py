@@ -94,12 +94,12 @@ class MemoryPool:
                 for nbytes in sizes:
                     capacity = rounded(nbytes)
                     if freed:
-                        # What was freed first is often what the same program asked for first.
-                        pointer, size, freed_at, shared = freed[0]
+                        # A program that runs again asks for what it has just given back.
+                        last = pointer, size, freed_at, shared = freed.pop()
                         if size == capacity and not shared:
-                            del freed[0]
                             result.append(_Block(nbytes, capacity, self, pointer, freed_at))
                             continue
+                        freed.append(last)
                         self._collect()
                     region = self._small if capacity <= SMALL else self._large
                     found = region.arena.take(capacity) or self._obtain(nbytes, capacity, region)
