@@ -129,19 +129,22 @@ def test_rows_are_summed_by_where_they_go(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("wide", [33, 200])
+@pytest.mark.parametrize(("rows", "sentences"), [(19, 4), (900, 50)])
 def test_gradients_of_embeddings_are_sums_of_sorted_rows(
-    rng: np.random.Generator, wide: int
+    rng: np.random.Generator, wide: int, rows: int, sentences: int
 ) -> None:
-    table, where = rng.standard_normal((19, wide)), rng.integers(-19, 19, (4, 9))
-    grad = rng.integers(-4, 5, (4, 9, wide)).astype(np.float32)
+    """Or, of a few, sums of all."""
+    table = rng.standard_normal((rows, wide))
+    where = rng.integers(-rows, rows, (sentences, 9))
+    grad = rng.integers(-4, 5, (sentences, 9, wide)).astype(np.float32)
     w = genesis.tensor(table.astype(np.float32), device="cuda", requires_grad=True)
     w[genesis.tensor(where, device="cuda")].backward(genesis.tensor(grad, device="cuda"))
     wanted = np.zeros_like(table, np.float32)
     np.add.at(wanted, where, grad)
     assert w.grad is not None
     same(w.grad.array, wanted)
-    base = rng.integers(-4, 5, (19, wide)).astype(np.float32)
-    given = [genesis.tensor(x, device="cuda") for x in (base, where.reshape(-1) % 19, grad)]
+    base = rng.integers(-4, 5, (rows, wide)).astype(np.float32)
+    given = [genesis.tensor(x, device="cuda") for x in (base, where.reshape(-1) % rows, grad)]
     added = given[0].index_add(0, given[1], given[2].reshape(-1, wide)).array
     same(added, base + wanted)
 
@@ -159,6 +162,10 @@ def test_a_gradient_is_written_once_in_its_own_type() -> None:
     few = kernels_of(lambda x, i, y: x.index_add(0, i, y),
                      ("float32", 5000, 64), ("int64", 3), ("float32", 3, 64))  # fmt: skip
     assert any("scatter" in k.name for k in few)
+    # Few rows look at all of a few updates: that and the check of the index are all there is.
+    for dtype in ("float32", "bfloat16"):
+        assert len(kernels_of(lambda x, i, y: x.index_add(0, i, y),
+                              (dtype, 64, 576), ("int64", 128), (dtype, 128, 576))) == 2  # fmt: skip
 
 
 def test_rows_have_no_length_that_is_left_out() -> None:

@@ -4,6 +4,7 @@ The gradient of an embedding adds rows to a table of zeros, many times as large 
 update by update, that is the table written and read again for its type, and blocks that wait for
 each other. With the updates in the order of where they go, a row of the result is the sum of a few
 of them in a row, written once, in its own type. Sorting is stable, so sums do not depend on timing.
+Few rows look at all of a few updates instead, each for its own: that is one kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from genesis.compiler.fuse.cost import count
-from genesis.compiler.graph.simplify.movement import reshaped
+from genesis.compiler.graph.simplify.movement import expanded, reshaped
 from genesis.ir import ops
 from genesis.ir.dtype import DType, int32, int64
 from genesis.ir.node import Form, LibraryCall, Node, const, elementwise, is_const, node, topological
@@ -21,6 +22,8 @@ from genesis.ir.node import Form, LibraryCall, Node, const, elementwise, is_cons
 #: are not all worth writing again.
 LEAST = 32
 SPARSE = 4
+#: So few numbers, of all updates for every row, are looked at faster than positions are sorted.
+FEW = 1 << 23
 
 
 def sorted_rows(roots: Sequence[Node], became: dict[Node, Node]) -> tuple[Node, ...]:
@@ -91,6 +94,10 @@ def _sum(n: Node, dtype: DType, done: dict[Node, Node]) -> Node:
     narrow = updates.inputs[0] if updates.op is ops.CAST else updates
     updates = narrow if narrow.dtype.is_float else updates
     flat = reshaped(positions, (many,))
+    base = done[n.inputs[0]]
+    if rows * many * columns <= FEW:
+        total = _of_every_row(flat, reshaped(updates, (many, columns)), n)
+        return elementwise(ops.CAST, _plus(base, total), dtype=dtype)
     inside = elementwise(ops.MAX, elementwise(ops.MIN, flat, const(rows, int64)), const(-1, int64))
     short = elementwise(ops.CAST, inside, dtype=int32)
     ordered, places = _called(
@@ -98,7 +105,24 @@ def _sum(n: Node, dtype: DType, done: dict[Node, Node]) -> Node:
     )
     operands = [ordered, places, reshaped(updates, (many, columns))]
     (total,) = _called("indexing.summed_rows", (rows, dtype.name), operands, [(dtype, n.shape)])
-    base = done[n.inputs[0]]
+    return _plus(base, total)
+
+
+def _of_every_row(positions: Node, updates: Node, n: Node) -> Node:
+    """For every row the sum of all updates, of which those for others are 0."""
+    rows, columns = n.shape
+    shape = (*positions.shape, rows, columns)
+    many = shape[0]
+    row = reshaped(node(ops.IOTA, (), None, int64, (rows,)), (1, rows, 1))
+    asked = reshaped(elementwise(ops.CAST, positions, dtype=int64), (many, 1, 1))
+    mine = elementwise(ops.EQ, expanded(asked, shape), expanded(row, shape))
+    wide = elementwise(ops.CAST, updates, dtype=n.dtype)
+    each = expanded(reshaped(wide, (many, 1, columns)), shape)
+    chosen = elementwise(ops.WHERE, mine, each, const(0, n.dtype))
+    return node(ops.SUM, (chosen,), (0,), n.dtype, n.shape)
+
+
+def _plus(base: Node, total: Node) -> Node:
     return total if _is_zero(base) else elementwise(ops.ADD, base, total)
 
 
