@@ -164,8 +164,8 @@ def test_a_gradient_is_written_once_in_its_own_type() -> None:
     assert any("scatter" in k.name for k in few)
     # Few rows look at all of a few updates: that and the check of the index are all there is.
     for dtype in ("float32", "bfloat16"):
-        assert len(kernels_of(lambda x, i, y: x.index_add(0, i, y),
-                              (dtype, 64, 576), ("int64", 128), (dtype, 128, 576))) == 2  # fmt: skip
+        given = (dtype, 64, 576), ("int64", 128), (dtype, 128, 576)
+        assert len(kernels_of(lambda x, i, y: x.index_add(0, i, y), *given)) == 2
 
 
 def test_rows_have_no_length_that_is_left_out() -> None:
