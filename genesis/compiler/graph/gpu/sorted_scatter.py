@@ -23,7 +23,7 @@ from genesis.ir.node import Form, LibraryCall, Node, const, elementwise, is_cons
 LEAST = 32
 SPARSE = 4
 #: So few numbers, of all updates for every row, are looked at faster than positions are sorted.
-FEW = 1 << 23
+FEW = 1 << 24
 
 
 def sorted_rows(roots: Sequence[Node], became: dict[Node, Node]) -> tuple[Node, ...]:
