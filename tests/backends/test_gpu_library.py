@@ -27,7 +27,7 @@ REAL = [
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
     "bfloat16", "float32", "float64",
 ]  # fmt: skip
-#: Sorted by one block, and by passes over two tiles; keys of 64 bits by passes over one, too.
+#: Sorted by one block; keys of 64 bits by passes over a tile, and over two.
 LENGTHS = [1, 100, (1 << RUN) + 3, TILE + 5]
 
 
@@ -63,27 +63,35 @@ def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [CHUNK + 5, *([] if INTERPRETED else [50257, (1 << 20) + 3])])
-def test_long_rows_are_sorted_by_tiles_and_selected_by_chunks(
-    rng: np.random.Generator, n: int
-) -> None:
+@pytest.mark.skipif(INTERPRETED, reason="for a GPU")
+@pytest.mark.parametrize("n", [2049, 4097, 50257, (1 << 20) + 3])
+def test_long_rows_are_sorted(rng: np.random.Generator, n: int) -> None:
     x = rows(rng, "float32", (1, n))
     found = nd.sort(nd.array(x, device="cuda"))
     for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):
         same(part, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [CHUNK + 5, *([] if INTERPRETED else [50257, 1 << 20])])
+def test_the_first_of_long_rows_are_selected_by_chunks(rng: np.random.Generator, n: int) -> None:
+    x = rows(rng, "float32", (1, n))
     best = nd.topk(nd.array(x, device="cuda"), 9)
     for part, wanted in zip(best, reference("sorting.topk")((9, True), x), strict=True):
         same(part, wanted)
 
 
 @pytest.mark.gpu
-def test_blocks_have_several_tiles_of_very_long_rows(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("dtype", "turns"), [("float16", 4), ("float32", 1)])
+def test_long_rows_are_sorted_by_passes(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str, turns: int
 ) -> None:
-    monkeypatch.setattr(sort, "TILES", 0)  # the row of this test is such a one
+    """As if rows that an interpreter can sort were long, and very long."""
+    monkeypatch.setattr(sort, "LONG", RUN)
+    monkeypatch.setattr(sort, "TILES", 0 if turns > 1 else 10)
     sort._binary.cache_clear()
-    x = rows(rng, "float16", (1, 2 * TILE + 5))
-    assert sort_of(_called("sorting.sort", "float16", x.size, x.size)).turns == 4
+    x = rows(rng, dtype, (1, 2 * TILE + 5))
+    assert sort_of(_called("sorting.sort", dtype, x.size, x.size)).turns == turns
     found = nd.sort(nd.array(x, device="cuda"))
     for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):
         same(part, wanted)
@@ -186,11 +194,11 @@ def test_a_gradient_is_written_once_in_its_own_type() -> None:
 
 def test_rows_have_no_length_that_is_left_out() -> None:
     """One kernel for short rows; for others a pass for each byte, of three if tiles are several."""
-    lengths = [1, 1 << RUN, 129, 1 << LONG, 1025, TILE, TILE + 1, (1 << 31) - 1]
+    lengths = [1, 1 << RUN, 129, TILE, TILE + 1, 1 << LONG, (1 << LONG) + 1, (1 << 31) - 1]
     for dtype, kernels in [
-        ("float32", [1, 1, 1, 1, 4, 4, 12, 12]),
-        ("bfloat16", [1, 1, 1, 1, 2, 2, 6, 6]),
-        ("int64", [1, 1, 8, 8, 8, 8, 24, 24]),
+        ("float32", [1, 1, 1, 1, 1, 1, 12, 12]),
+        ("bfloat16", [1, 1, 1, 1, 1, 1, 6, 6]),
+        ("int64", [1, 1, 8, 8, 24, 24, 24, 24]),
     ]:
         for n, count in zip(lengths, kernels, strict=True):
             assert len(list(sort_of(_called("sorting.sort", dtype, n, n)).phases())) == count

@@ -164,13 +164,14 @@ def test_the_longest_rows_of_attention_come_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "causal"), [(("bfloat16", 2, 6, 512, 128), True), (("float16", 1, 1, 256, 64), False)]
+    ("shape", "causal"),
+    [(("bfloat16", 2, 6, 2048, 128), True), (("float16", 1, 1, 2048, 64), False)],
 )
 def test_attention_by_roles(
     shape: tuple[Any, ...], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two groups multiply what a third copies, and only the first visit is masked."""
-    monkeypatch.setattr(Pretended, "chip", replace(CHIP, groups=2, l2_bytes=2 << 20))
+    monkeypatch.setattr(Pretended, "chip", replace(CHIP, groups=2, l2_bytes=8 << 20))
     attend: Any = functional.scaled_dot_product_attention
     (kernel,) = kernels_of(lambda q, k, v: attend(q, k, v, is_causal=causal), *[shape] * 3)
     axes = {axis.name: axis.extent for axis in kernel.phases[0].grid}
@@ -195,10 +196,11 @@ def _factors(count: Any) -> list[int]:
 @pytest.mark.parametrize(
     "inputs",
     [
-        [("bfloat16", 2, 4, 500, 128)] * 3,  # the last tile is not whole
-        [("bfloat16", 2, 4, 512, 80)] * 3,  # neither are features
-        [("float32", 2, 4, 512, 128)] * 3,
-        [("bfloat16", 2, 4, 512, 256)] * 3,  # too wide
+        [("bfloat16", 2, 4, 2050, 128)] * 3,  # the last tile is not whole
+        [("bfloat16", 2, 4, 2048, 80)] * 3,  # neither are features
+        [("float32", 2, 4, 2048, 128)] * 3,
+        [("bfloat16", 2, 4, 2048, 256)] * 3,  # too wide
+        [("bfloat16", 2, 4, 1024, 128)] * 3,  # too few keys
     ],
 )
 def test_other_attention_is_by_blocks(inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:

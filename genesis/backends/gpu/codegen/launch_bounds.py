@@ -31,6 +31,7 @@ class FunctionWork:
     held: int = 0  # elements of all products of one loop
     words: bool = False  # whether it reads bytes by fours
     blocks: int = 0  # how many there are, if that is known
+    loops: bool = False  # whether it goes through tiles one after the other
 
     @property
     def num_warps(self) -> int:
@@ -45,6 +46,8 @@ class FunctionWork:
         if self.blocks == 1:  # nobody else is there
             return max(1, min(32, self.elements // 128))
         most = 16 if self.elements >= 8192 else max(1, min(8, self.elements // 256))
+        if not self.loops and self.blocks > FEW and self.elements == 8192:
+            most = 8  # other blocks have something to do while one waits
         if len(self.read) > 1 and self.elements >= 4096 and not self.stores_tiles:
             # A product with a vector only reads: up to 64 bytes of the matrix per thread.
             return min(most, max(8, min(self.read.values()) // 2048))

@@ -343,6 +343,7 @@ class TritonFunction:
             self.scope.narrow.add(s.axis)
         self._emit(f"for {self.scope.name(s.axis)} in range({extent.code}):")
         before = len(self.work.products)
+        self.work.loops = True
         with self._indented():
             self._body(s.body)
             self.work.held = max(self.work.held, sum(self.work.products[before:]))

@@ -93,19 +93,19 @@ def rows_together(kernel: kir.Kernel, blocks: int) -> kir.Kernel:
     axis = axes[-1]
     nests, stores = list[kir.Statement](), list[kir.Statement]()
     for place in range(extent(axis)):
-        names = {
+        names: dict[Node, Node] = {
             c.local.node: replace(c.local, name=f"{c.local.name}p{place}").node
             for s in loops
             for c in s.carried
         }
         body = respecialise((_renamed(nest, names), store), {axis.node: kir.as_index(place)})
         nests.append(body[0])
-        stores += kir.map_expressions(body[1:], partial(_replaced, names))
+        stores += kir.map_expressions(body[1:], partial(_named, names=names))
     grid = tuple(a for a in phase.grid if a != axis)
     return join_loops(kernel.with_phase(0, kir.Phase(grid, (*nests, *stores))), len(nests))
 
 
-def _replaced(names: dict[Node, Node], n: Node) -> Node:
+def _named(n: Node, names: dict[Node, Node]) -> Node:
     return replaced(n, names)
 
 
