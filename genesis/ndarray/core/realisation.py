@@ -23,6 +23,8 @@ from functools import cache, lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
+
 from genesis import events
 from genesis.ir import ops
 from genesis.ir.dtype import DType
@@ -281,6 +283,8 @@ def _realize(
     *within: PendingGraph,
 ) -> None:
     """Give the roots memory; `within` is a graph that nobody but this realisation refers to."""
+    if not sizes and _filled(roots, device):
+        return
     if Checked.waiting:  # most are found near the roots, and then the graph is visited only once
         Checked.waiting = False
         _check(_checks_near(roots), device, sizes)
@@ -314,6 +318,26 @@ def _realize(
         first = next(iter(roots))
         error.add_note(f"while realising the result of {first.op.name} at {first.where}")
         raise
+
+
+def _filled(roots: Iterable[Value], device: str) -> bool:
+    """Whether all roots are one number repeated, in memory of the host: that takes no program."""
+    numbers = []
+    for v in roots:
+        if v.op is not ops.EXPAND:
+            return False
+        x = v.inputs[0].inputs[0] if v.inputs[0].op is ops.RESHAPE else v.inputs[0]
+        if x.op not in (ops.CONST, ops.SCALAR) or any(isinstance(n, Size) for n in v.shape):
+            return False
+        numbers.append(x.attr)
+    backend = backend_of(device)
+    if not backend.has_host_memory:
+        return False
+    made = backend.allocate_many([product(v.shape) * v.dtype.itemsize for v in roots])
+    for v, number, memory in zip(roots, numbers, made, strict=True):
+        backend.upload(memory, np.broadcast_to(np.asarray(number, v.dtype.numpy), v.shape))
+        v.fulfil(memory, row_major(v.shape))
+    return True
 
 
 def _serves(plan: ExecutionPlan) -> bool:
