@@ -81,7 +81,7 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 #: Loaded when they are first used.
 _PACKAGES = (
     "amp", "compress", "data", "datasets", "debug", "distributions", "func", "masked", "models",
-    "nn", "onnx", "optim", "signal", "sparse", "train", "utils",
+    "nn", "onnx", "optim", "random", "signal", "sparse", "testing", "train", "utils",
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",

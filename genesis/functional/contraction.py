@@ -39,7 +39,7 @@ class Matmul(Function):
         x, y = ctx.saved_tensors
         to_x = to_y = None
         if y is not None and ctx.one_left and len(y.shape) > 2:
-            # One matrix from the left for a whole batch: sums over the batch are not rounded before.
+            # One matrix before a whole batch: nothing is rounded before the sum over the batch.
             batch = product(y.shape[:-2])
             g, y = (reshape(z, (batch, *z.shape[-2:])) for z in (grad, y))
             to_x = Contract.apply(g, conj(y), "bik", "bjk", "ij")

@@ -33,7 +33,7 @@ def bitcast(x: NDArray, dtype: Any) -> NDArray:
         return _shaped(bitcast(_shaped(x, (1,)), target), ())
     if not x.shape:
         raise ValueError(
-            f"bitcast: a single {x.dtype} has no axis that {target}, which differ in width, are along"
+            f"bitcast: {target} is of another width than {x.dtype}, and a scalar has no last axis"
         )
     if x.dtype.is_complex:  # pairs
         pairs = view_as_real(x)
