@@ -27,8 +27,9 @@ class Transform:
 
     It acts on elements or, where `event_dim` is not 0, on so many last dimensions together, and
     gives `result_dim` of them. `sign` says whether it rises, 1, or falls, -1; `domain` and
-    `codomain`, where they are not None, from where it goes to where. With `cache_size` 1 the inverse of the last result is what it was made
-    of, exactly, also where rounding has left no inverse.
+    `codomain`, where they are not None, from where it goes to where. With `cache_size` 1 the
+    inverse of the last result is what it was made of, exactly, also where rounding has left no
+    inverse.
     """
 
     event_dim: int = 0

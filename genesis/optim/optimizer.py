@@ -513,8 +513,9 @@ class Optimizer:
 
     @property
     def _steps_itself(self) -> bool:
-        """Whether a subclass has a step of its own rather than a rule: its state is its own, too."""
-        return type(self).update is Optimizer.update
+        """Whether a subclass has no rule but a step of its own, and so a state of its own."""
+        kind = type(self)
+        return kind.update is Optimizer.update and not kind.step.__module__.startswith("genesis.")
 
     @property
     def _name(self) -> str:

@@ -272,12 +272,12 @@ def test_switches_of_libraries_that_are_not_used() -> None:
 
 def test_functions_of_ones_own_in_mixed_precision() -> None:
     for lib in LIBRARIES:
-        seen = []
+        seen: list[str] = []
 
         class Twice(lib.autograd.Function):  # type: ignore[misc]
             @staticmethod
             @lib.amp.custom_fwd(device_type="cpu", cast_inputs=lib.float32)  # type: ignore[misc]
-            def forward(ctx: Any, x: Any) -> Any:
+            def forward(ctx: Any, x: Any, seen: list[str] = seen) -> Any:
                 seen.append(str(x.dtype).rpartition(".")[2])
                 return 2 * x
 
