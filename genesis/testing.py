@@ -65,7 +65,7 @@ def assert_close(
     )
     least = (_NEAR.get(str(z.dtype), (0.0, 0.0)) for z in (x, y))
     usual = tuple(map(max, zip(*least, strict=True)))
-    rtol, atol = usual if rtol is None else (rtol, atol)  # type: ignore[assignment]
+    rtol, atol = usual if rtol is None else (rtol, atol)
     ours, theirs = (_wide(z) for z in (x, y))
     near = np.isclose(ours, theirs, rtol, atol, equal_nan)
     if near.all():

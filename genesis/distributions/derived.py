@@ -39,6 +39,8 @@ class Pareto(TransformedDistribution):
     """Numbers above `scale` whose logarithms are exponential."""
 
     domains = MappingProxyType({"scale": POSITIVE, "alpha": POSITIVE})
+    scale: Tensor
+    alpha: Tensor
 
     def __init__(self, scale: Any, alpha: Any) -> None:
         self._set(scale=_tensor(scale), alpha=_tensor(alpha))
@@ -69,6 +71,8 @@ class InverseGamma(TransformedDistribution):
     """The reciprocals of what is Gamma distributed."""
 
     domains = MappingProxyType({"concentration": POSITIVE, "rate": POSITIVE})
+    concentration: Tensor
+    rate: Tensor
 
     def __init__(self, concentration: Any, rate: Any) -> None:
         self._set(concentration=_tensor(concentration), rate=_tensor(rate))
@@ -101,6 +105,8 @@ class Kumaraswamy(TransformedDistribution):
     """Numbers between 0 and 1, much like those of `Beta`."""
 
     domains = MappingProxyType({"concentration1": POSITIVE, "concentration0": POSITIVE})
+    concentration1: Tensor
+    concentration0: Tensor
 
     def __init__(self, concentration1: Any, concentration0: Any) -> None:
         self._set(concentration1=_tensor(concentration1), concentration0=_tensor(concentration0))

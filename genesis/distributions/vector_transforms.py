@@ -143,7 +143,7 @@ class CorrCholeskyTransform(Transform):
         return grown + fn.sum(-2 * (x + fn.softplus(-2 * x) - math.log(2)), -1)
 
     def _size(self, length: Any) -> int:
-        count = round((0.25 + 2 * length) ** 0.5 + 0.5)
+        count: int = round((0.25 + 2 * length) ** 0.5 + 0.5)
         if count * (count - 1) // 2 != length:
             raise ValueError(f"CorrCholeskyTransform: {length} is not n * (n - 1) / 2 for any n")
         return count

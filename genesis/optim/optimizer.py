@@ -492,10 +492,10 @@ class Optimizer:
     def __setstate__(self, found: Mapping[str, Any]) -> None:
         self.__dict__.update(found)
         self._forms, self._pre_hooks, self._post_hooks = {}, [], []
-        own = (lambda x: x) if self._steps_itself else _own
-        self.state = {
-            p: {name: own(x) for name, x in s.items()} for p, s in found["_state"].items()
-        }
+        state = found["_state"]
+        if not self._steps_itself:
+            state = {p: {name: _own(x) for name, x in s.items()} for p, s in state.items()}
+        self.state = state
 
     def loaded(self, given: Mapping[str, Any], group: ParameterGroup) -> Mapping[str, Any]:
         """The state of one parameter as it is to be loaded; a subclass may complete it."""

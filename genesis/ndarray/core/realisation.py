@@ -16,11 +16,12 @@ at any moment: what a program has overwritten is always taken note of.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from ctypes import c_uint64
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import count
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -320,23 +321,27 @@ def _realize(
         raise
 
 
-def _filled(roots: Iterable[Value], device: str) -> bool:
+def _filled(roots: Collection[Value], device: str) -> bool:
     """Whether all roots are one number repeated, in memory of the host: that takes no program."""
-    numbers = []
+    numbers: list[Any] = []
+    shapes: list[tuple[int, ...]] = []
     for v in roots:
         if v.op is not ops.EXPAND:
             return False
         x = v.inputs[0].inputs[0] if v.inputs[0].op is ops.RESHAPE else v.inputs[0]
-        if x.op not in (ops.CONST, ops.SCALAR) or any(isinstance(n, Size) for n in v.shape):
+        shape = tuple([n for n in v.shape if isinstance(n, int)])
+        if x.op not in (ops.CONST, ops.SCALAR) or len(shape) != len(v.shape):
             return False
         numbers.append(x.attr)
+        shapes.append(shape)
     backend = backend_of(device)
     if not backend.has_host_memory:
         return False
-    made = backend.allocate_many([product(v.shape) * v.dtype.itemsize for v in roots])
-    for v, number, memory in zip(roots, numbers, made, strict=True):
-        backend.upload(memory, np.broadcast_to(np.asarray(number, v.dtype.numpy), v.shape))
-        v.fulfil(memory, row_major(v.shape))
+    sizes = [prod(shape) * v.dtype.itemsize for v, shape in zip(roots, shapes, strict=True)]
+    made = zip(roots, numbers, shapes, backend.allocate_many(sizes), strict=True)
+    for v, number, shape, memory in made:
+        backend.upload(memory, np.broadcast_to(np.asarray(number, v.dtype.numpy), shape))
+        v.fulfil(memory, row_major(shape))
     return True
 
 

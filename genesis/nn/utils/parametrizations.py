@@ -131,7 +131,7 @@ class ParametrizationList(Module):
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        return iter(self._modules.values())  # type: ignore[arg-type]
+        return iter(self._modules.values())
 
     def __getitem__(self, index: int) -> Module:
         return list(self)[index]

@@ -147,7 +147,7 @@ def _hooks(module: Module) -> dict[str, _Masking]:
 
 def _whole(module: Module, name: str) -> Parameter:
     known = module._parameters
-    found = known.get(f"{name}_orig", known.get(name))
+    found: Parameter | None = known.get(f"{name}_orig", known.get(name))
     if found is None:
         raise ValueError(f"{type(module).__name__} has no parameter {name!r} to prune")
     return found
