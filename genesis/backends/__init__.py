@@ -19,25 +19,8 @@ from genesis.backends.base import Backend
 outside: set[str] = set()
 
 
-class _Products:
-    """How products of float32 matrices are computed, by the name PyTorch has for it."""
-
-    @property
-    def allow_tf32(self) -> bool:
-        """Whether they may be rounded to fewer bits: see `set_float32_matmul_precision`."""
-        from genesis.precision import get_float32_matmul_precision
-
-        return get_float32_matmul_precision() != "highest"
-
-    @allow_tf32.setter
-    def allow_tf32(self, value: bool) -> None:
-        from genesis.precision import set_float32_matmul_precision
-
-        set_float32_matmul_precision("high" if value else "highest")
-
-
-#: Settings for NVIDIA's GPUs by the names PyTorch has for them.
-cuda = SimpleNamespace(matmul=_Products())
+#: Settings for NVIDIA's GPUs by the names PyTorch has for them; see `genesis.precision`.
+cuda = SimpleNamespace()
 
 
 @cache
