@@ -83,7 +83,8 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 #: Loaded when they are first used.
 _PACKAGES = (
     "amp", "compress", "cuda", "data", "datasets", "debug", "distributions", "func", "hip",
-    "masked", "memory", "models", "nn", "onnx", "optim", "signal", "sparse", "train", "utils",
+    "masked", "memory", "models", "nn", "onnx", "optim", "random", "signal", "sparse", "testing",
+    "train", "utils",
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from genesis import gpu_devices
 from genesis.gpu_devices import Properties
+from genesis.ndarray import random
 
 _gpus = gpu_devices.GPUs("cuda")
 
@@ -44,9 +45,30 @@ memory_allocated, memory_reserved = _gpus.memory_allocated, _gpus.memory_reserve
 max_memory_allocated, empty_cache = _gpus.max_memory_allocated, _gpus.empty_cache
 reset_peak_memory_stats = _gpus.reset_peak_memory_stats
 
+
+def manual_seed(seed: int) -> None:
+    """Have random numbers begin anew where there is such a device; see `genesis.manual_seed`."""
+    if is_available():
+        random.manual_seed(seed)
+
+
+manual_seed_all = manual_seed
+
+
+def current_device() -> int:
+    """The number of the device that "cuda" stands for."""
+    return 0
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether there is a device that computes with bfloat16."""
+    return is_available()
+
+
 __all__ = [
-    "Event", "Properties", "Stream", "current_stream", "device_count", "empty_cache",
-    "get_device_capability", "get_device_name", "get_device_properties", "is_available",
-    "max_memory_allocated", "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats",
+    "Event", "Properties", "Stream", "current_device", "current_stream", "device_count",
+    "empty_cache", "get_device_capability", "get_device_name", "get_device_properties",
+    "is_available", "is_bf16_supported", "manual_seed", "manual_seed_all", "max_memory_allocated",
+    "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats",
     "reset_peak_memory_stats", "synchronize",
 ]  # fmt: skip

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from genesis import backends
+
 PRECISIONS = ("highest", "high", "medium")
 
 
@@ -36,3 +38,19 @@ def set_float32_matmul_precision(precision: Any) -> None:
         names = ", ".join(map(repr, PRECISIONS))
         raise ValueError(f"set_float32_matmul_precision: {precision!r} is none of {names}")
     change(float32_matmul=precision)
+
+
+class _Products:
+    """How products of float32 matrices are computed, by the name PyTorch has for it."""
+
+    @property
+    def allow_tf32(self) -> bool:
+        """Whether they may be rounded to fewer bits: see `set_float32_matmul_precision`."""
+        return get_float32_matmul_precision() != "highest"
+
+    @allow_tf32.setter
+    def allow_tf32(self, value: bool) -> None:
+        set_float32_matmul_precision("high" if value else "highest")
+
+
+backends.cuda.matmul = _Products()

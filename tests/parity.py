@@ -38,10 +38,11 @@ NAMESPACES: dict[str, Any] = {
     "torch.nn.utils": nn.utils,
     "torch.nn.utils.parametrizations": nn.utils.parametrizations,
     "torch.nn.utils.parametrize": nn.utils.parametrizations,
+    "torch.nn.utils.prune": nn.utils.prune,
     "torch.nn.utils.rnn": nn.utils.rnn,
     "torch.optim": optim,
     "torch.optim.lr_scheduler": optim.lr_scheduler,
-    "torch.optim.swa_utils": optim,
+    "torch.optim.swa_utils": optim.swa_utils,
     "torch.special": functional.special,
 }
 
@@ -130,7 +131,6 @@ REASONS: dict[str, dict[str, str]] = {
         "set_flush_denormal",
         "torch.autograd": "*multithreading* enforce_grad_layout_policy is_view_replay_enabled",
         "torch.nn": "LinearCrossEntropyOptions",
-        "torch.optim.swa_utils": "get_*_multi_avg_fn",
     },
     "Not needed where nothing is computed before it is asked for.": {
         "torch.optim": "swap_in_optimizer_params_and_state",
@@ -151,15 +151,15 @@ REASONS: dict[str, dict[str, str]] = {
         "torch.amp": "is_autocast_available",
         "torch.nn": "RNNBase RNNCellBase Uninitialized* factory_kwargs",
         "torch.nn.functional": "*torch_function* assert_int_or_pair",
-        "torch.nn.utils.parametrize": "ParametrizationList transfer_* type_before_*",
+        "torch.nn.utils.parametrize": "transfer_*",
+        "torch.nn.utils.prune": "BasePruningMethod CustomFromMask Identity LnStructured "
+        "PruningContainer RandomStructured",
         "torch.nn.utils.rnn": "PackedSequence_ bind invert_permutation",
     },
     "Not written yet.": {
         "torch.Tensor": "hash_tensor",
         "torch": "binomial hash_tensor lobpcg segment_reduce",
-        "torch.amp": "custom_*",
         "torch.nn.functional": "grouped_mm",
-        "torch.nn.utils.parametrize": "cached",
     },
 }
 
@@ -171,7 +171,7 @@ ARGUMENTS: dict[str, str] = {
     "Where elements lie in memory is the compiler's choice.": "*.layout *.memory_format "
     "*.pin_memory torch.from_dlpack.*",
     "There is one way to execute.": "*.capturable *.compute_mode *.differentiable *.driver "
-    "*.enable_nested_tensor *.foreach *.fused *.mask_check *.multi_avg_fn "
+    "*.enable_nested_tensor *.foreach *.fused *.mask_check "
     "*inear*ross*ntropy*.options torch.amp.autocast.cache_enabled",
     "Softmax is over the last dimension unless told; PyTorch guesses, and warns.": "*softm*.dim "
     "*Softm*.dim",
@@ -187,6 +187,7 @@ ARGUMENTS: dict[str, str] = {
     "torch.nn.utils.rnn.PackedSequence.*",
     "Gradients are checked one way: by backward.": "torch.autograd.grad*check.* "
     "torch.autograd.detect_anomaly.check_nan",
+    "Made by `register_parametrization` alone.": "*.ParametrizationList.*",
     "Not written yet.": "*.orthogonal.* "
     "*.register_parametrization.unsafe *.stft.align_to_window torch.autograd.grad.is_grads_batched "
     "torch.nn.utils.parametrize.remove_parametrizations.leave_parametrized "

@@ -4,7 +4,17 @@
 float16.
 """
 
-from genesis.amp.autocast import FLOAT32, LOW_PRECISION, WIDEST, autocast
+from genesis.amp.autocast import (
+    FLOAT32, LOW_PRECISION, WIDEST, autocast, custom_bwd, custom_fwd,
+)  # fmt: skip
 from genesis.amp.grad_scaler import GradScaler
 
-__all__ = ["FLOAT32", "LOW_PRECISION", "WIDEST", "GradScaler", "autocast"]
+__all__ = [
+    "FLOAT32",
+    "LOW_PRECISION",
+    "WIDEST",
+    "GradScaler",
+    "autocast",
+    "custom_bwd",
+    "custom_fwd",
+]

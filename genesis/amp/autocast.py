@@ -97,6 +97,32 @@ class autocast:  # noqa: N801 - used like a statement
         return called  # type: ignore[return-value]
 
 
+def custom_fwd(
+    fwd: Any = None, *, device_type: str = "cpu", cast_inputs: DType | None = None
+) -> Any:
+    """For `forward` of a function of yours: tensors become `cast_inputs`, and nothing is chosen.
+
+    Without `cast_inputs` it runs in whatever precision is chosen around it.
+    """
+    if fwd is None:
+        return partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    @wraps(fwd)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if cast_inputs is None or precision.choose is None:
+            return fwd(*args, **kwargs)
+        with autocast(device_type, enabled=False):
+            given = [_cast(x, cast_inputs) for x in args]
+            return fwd(*given, **{name: _cast(x, cast_inputs) for name, x in kwargs.items()})
+
+    return forward
+
+
+def custom_bwd(bwd: Any = None, *, device_type: str = "cpu") -> Any:
+    """For `backward` of a function of yours: gradients have the precision of what they are of."""
+    return partial(custom_bwd, device_type=device_type) if bwd is None else bwd
+
+
 def _cast_all(low: DType, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of an operation, in the dtype that the sets above say."""
     if name in LOW_PRECISION:

@@ -47,6 +47,41 @@ class Function(function.Function):
             cls.backward = staticmethod(_backward(cls.backward))
 
 
+def once_differentiable(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """For a `backward` that has no gradient of its own: asking for one is an error."""
+
+    @wraps(rule)
+    def backward(ctx: function.Context, *grads: Any) -> Any:
+        with mode.no_grad():
+            results = rule(ctx, *grads)
+        if not (mode.is_grad_enabled() and any(getattr(g, "requires_grad", False) for g in grads)):
+            return results
+        given = results if isinstance(results, tuple) else (results,)
+        found = tuple(x if x is None else _Once.apply(x, grads[0]) for x in given)
+        return found if isinstance(results, tuple) else found[0]
+
+    return backward
+
+
+class _Once(function.Function):
+    """Gradients that have none themselves, though they are computed from others."""
+
+    @staticmethod
+    def forward(ctx: function.Context, x: Any, grad: Any) -> Any:
+        return x.copy()
+
+    @staticmethod
+    def backward(ctx: function.Context, *grads: Any) -> Any:
+        raise RuntimeError(
+            "a gradient of a gradient is wanted of a function that is marked with "
+            "@once_differentiable"
+        )
+
+
+#: What `forward` and `backward` are given.
+FunctionCtx = function.Context
+
+
 def _forward(rule: Callable[..., Any], setup: Callable[..., Any] | None) -> Callable[..., Any]:
     """A user's `forward` as one on arrays."""
 

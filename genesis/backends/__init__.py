@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from types import SimpleNamespace
 
+from genesis.backends import cudnn as cudnn, mps as mps
 from genesis.backends.base import Backend
 
 #: Where backends of third parties lie that were loaded: their code is no user's either.
 outside: set[str] = set()
+
+
+#: Settings for NVIDIA's GPUs by the names PyTorch has for them; see `genesis.precision`.
+cuda = SimpleNamespace()
 
 
 @cache

@@ -82,6 +82,9 @@ def _uncollected() -> Iterator[None]:
         yield
     finally:
         if collects:
+            if not gc.get_freeze_count():  # all is made old by being frozen, which looks at nothing
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -1,8 +1,14 @@
 """Probability distributions: draws, densities, entropies and divergences."""
 
+from genesis.distributions import constraints, transforms
+from genesis.distributions.constraint_registry import biject_to, transform_to
 from genesis.distributions.continuous import (
     Beta, Cauchy, Chi2, Dirichlet, Exponential, Gamma, Gumbel, HalfNormal, Laplace, LogNormal,
     MultivariateNormal, Normal, StudentT, Uniform, VonMises, Weibull,
+)  # fmt: skip
+from genesis.distributions.derived import (
+    HalfCauchy, InverseGamma, Kumaraswamy, LogisticNormal, NegativeBinomial,
+    OneHotCategoricalStraightThrough, Pareto, RelaxedBernoulli, RelaxedOneHotCategorical,
 )  # fmt: skip
 from genesis.distributions.discrete import (
     Bernoulli, Binomial, Categorical, Geometric, Multinomial, OneHotCategorical, Poisson,
@@ -11,17 +17,28 @@ from genesis.distributions.distribution import Distribution, Independent
 from genesis.distributions.divergence import kl_divergence, register_kl
 from genesis.distributions.mixture_same_family import MixtureSameFamily
 from genesis.distributions.transformed_distribution import TransformedDistribution
-from genesis.distributions.transforms import (
+from genesis.distributions.transform import (
     AffineTransform, ComposeTransform, ExpTransform, PowerTransform, SigmoidTransform,
-    SoftplusTransform, TanhTransform, Transform,
+    SoftplusTransform, TanhTransform, Transform, identity_transform,
+)  # fmt: skip
+from genesis.distributions.vector_transforms import (
+    AbsTransform, CatTransform, CorrCholeskyTransform, CumulativeDistributionTransform,
+    IndependentTransform, LowerCholeskyTransform, PositiveDefiniteTransform, ReshapeTransform,
+    SoftmaxTransform, StackTransform, StickBreakingTransform,
 )  # fmt: skip
 
 __all__ = [
-    "AffineTransform", "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2",
-    "ComposeTransform", "Dirichlet", "Distribution", "ExpTransform", "Exponential", "Gamma",
-    "Geometric", "Gumbel", "HalfNormal", "Independent", "Laplace", "LogNormal",
-    "MixtureSameFamily", "Multinomial", "MultivariateNormal", "Normal", "OneHotCategorical",
-    "Poisson", "PowerTransform", "SigmoidTransform", "SoftplusTransform", "StudentT",
-    "TanhTransform", "Transform", "TransformedDistribution", "Uniform", "VonMises", "Weibull",
-    "kl_divergence", "register_kl",
+    "AbsTransform", "AffineTransform", "Bernoulli", "Beta", "Binomial", "CatTransform",
+    "Categorical", "Cauchy", "Chi2", "ComposeTransform", "CorrCholeskyTransform",
+    "CumulativeDistributionTransform", "Dirichlet", "Distribution", "ExpTransform",
+    "Exponential", "Gamma", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent",
+    "IndependentTransform", "InverseGamma", "Kumaraswamy", "Laplace", "LogNormal",
+    "LogisticNormal", "LowerCholeskyTransform", "MixtureSameFamily", "Multinomial",
+    "MultivariateNormal", "NegativeBinomial", "Normal", "OneHotCategorical",
+    "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "PositiveDefiniteTransform",
+    "PowerTransform", "RelaxedBernoulli", "RelaxedOneHotCategorical", "ReshapeTransform",
+    "SigmoidTransform", "SoftmaxTransform", "SoftplusTransform", "StackTransform",
+    "StickBreakingTransform", "StudentT", "TanhTransform", "Transform",
+    "TransformedDistribution", "Uniform", "VonMises", "Weibull", "biject_to", "constraints",
+    "identity_transform", "kl_divergence", "register_kl", "transform_to", "transforms",
 ]  # fmt: skip

@@ -775,9 +775,20 @@ class MultivariateNormal(Distribution):
 
     has_rsample = True
 
-    def __init__(self, loc: Tensor, covariance_matrix: Any = None, scale_tril: Any = None) -> None:
-        if (covariance_matrix is None) == (scale_tril is None):
-            raise ValueError("MultivariateNormal: give covariance_matrix or scale_tril")
+    def __init__(
+        self,
+        loc: Tensor,
+        covariance_matrix: Any = None,
+        precision_matrix: Any = None,
+        scale_tril: Any = None,
+    ) -> None:
+        given = covariance_matrix, precision_matrix, scale_tril
+        if sum(x is not None for x in given) != 1:
+            raise ValueError(
+                "MultivariateNormal: give one of covariance_matrix, precision_matrix and scale_tril"
+            )
+        if precision_matrix is not None:
+            covariance_matrix = fn.linalg.inv(precision_matrix)
         root = fn.cholesky(covariance_matrix) if scale_tril is None else scale_tril
         self.batch_shape = tuple(broadcast_shapes(loc.shape[:-1], root.shape[:-2]))
         self.event_shape = tuple(root.shape[-1:])

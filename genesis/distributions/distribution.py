@@ -21,16 +21,30 @@ class Domain(NamedTuple):
 
     words: str
     contains: Callable[[Any], Any]  #: of an array, which elements do
+    event_dim: int = 0  #: how many last dimensions are one value
+    is_discrete: bool = False
+    kind: str = ""  #: by which a transform onto it is found
+    limits: tuple[Any, ...] = ()
+
+    def check(self, value: Any) -> Tensor:
+        """Which values lie there."""
+        found = self.contains(value.array)
+        axes = tuple(range(-self.event_dim, 0))
+        return Tensor(nd.all(found, axes) if axes else found)
 
 
-POSITIVE = Domain("above 0", lambda x: x > 0)
-NOT_NEGATIVE = Domain("0 or more", lambda x: x >= 0)
-PROBABILITY = Domain("between 0 and 1", lambda x: (x >= 0) & (x <= 1))
-BIT = Domain("0 or 1", lambda x: (x == 0) | (x == 1))
-COUNT = Domain("an integer, 0 or more", lambda x: (x >= 0) & (x == nd.floor(x)))
+POSITIVE = Domain("above 0", lambda x: x > 0, kind="above", limits=(0.0,))
+NOT_NEGATIVE = Domain("0 or more", lambda x: x >= 0, kind="above", limits=(0.0,))
+PROBABILITY = Domain(
+    "between 0 and 1", lambda x: (x >= 0) & (x <= 1), kind="between", limits=(0.0, 1.0)
+)
+BIT = Domain("0 or 1", lambda x: (x == 0) | (x == 1), is_discrete=True)
+COUNT = Domain("an integer, 0 or more", lambda x: (x >= 0) & (x == nd.floor(x)), is_discrete=True)
 SIMPLEX = Domain(
     "probabilities that add up to 1",
     lambda x: nd.all(x >= 0, -1, True) & (nd.abs(nd.sum(x, -1, True) - 1) < 1e-6),
+    event_dim=1,
+    kind="simplex",
 )
 
 
@@ -88,6 +102,11 @@ class Distribution(metaclass=Validating):
         """Values that can be drawn."""
         value = creation.tensor(value) if isinstance(value, int | float) else value
         return self._within("value", value, self.support)
+
+    @property
+    def arg_constraints(self) -> dict[str, Domain]:
+        """Where parameters must lie that cannot be anything."""
+        return dict(self.domains)
 
     @classmethod
     def set_default_validate_args(cls, value: bool) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 from genesis.autograd.mode import no_grad
 from genesis.distributions.distribution import Distribution, Independent
-from genesis.distributions.transforms import ComposeTransform, Transform, summed
+from genesis.distributions.transform import ComposeTransform, Transform, summed
 from genesis.tensor.tensor import Tensor
 
 
@@ -40,14 +41,24 @@ class TransformedDistribution(Distribution):
                 f"whose draws have the shape {shape}"
             )
         made = whole.forward_shape(shape)
-        if made != shape:
-            base = base.expand(made[: len(made) - dims])
+        if (needed := whole.inverse_shape(made)) != shape:
+            base = base.expand(needed[: len(needed) - dims])
         self.base_dist = (
             Independent(base, whole.event_dim - dims) if whole.event_dim > dims else base
         )
-        self.batch_shape, self.event_shape = self.base_dist.batch_shape, self.base_dist.event_shape
+        at = len(made) - whole.result_dim - max(dims - whole.event_dim, 0)
+        self.batch_shape, self.event_shape = made[:at], made[at:]
         self.has_rsample = base.has_rsample
         self.support = whole.codomain if self.transforms else base.support
+
+    def expand(self, batch_shape: Sequence[int]) -> TransformedDistribution:
+        """The same distribution for a batch of a greater shape."""
+        whole = ComposeTransform(self.transforms)
+        wanted = whole.inverse_shape((*batch_shape, *self.event_shape))
+        base = self.base_dist.expand(wanted[: len(wanted) - len(self.base_dist.event_shape)])
+        found = copy.copy(self)
+        found.base_dist, found.batch_shape = base, tuple(batch_shape)
+        return found
 
     def _made(self, x: Any) -> Any:
         for transform in self.transforms:
@@ -68,10 +79,12 @@ class TransformedDistribution(Distribution):
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density: that of the base, less how much volumes grow."""
         y, grown = self._supported(value), 0.0
+        dims = len(self.event_shape)
         for transform in reversed(self.transforms):
             x = transform.inv(y)
             term = transform.log_abs_det_jacobian(x, y)
-            grown, y = grown + summed(term, len(self.event_shape) - transform.event_dim), x
+            dims += transform.event_dim - transform.result_dim
+            grown, y = grown + summed(term, dims - transform.event_dim), x
         found: Tensor = self.base_dist.log_prob(y) - grown
         return found
 

@@ -363,7 +363,8 @@ def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> A
     """`input` over its norm along a dimension, which counts as at least `eps`."""
     from genesis.functional.norms import vector_norm
 
-    return input / clamp_min(vector_norm(input, p, dim, True), eps)
+    x = cast(input, input.dtype.accumulator)  # half precisions are rounded once
+    return cast(x / clamp_min(vector_norm(x, p, dim, True), eps), input.dtype)
 
 
 __all__ = [

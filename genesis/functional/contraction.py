@@ -30,14 +30,21 @@ class Matmul(Function):
     def forward(ctx: Any, x: Any, y: Any) -> Any:
         needs = ctx.needs_input_grad or (True, True)
         ctx.one_matrix = len(y.shape) == 2
+        ctx.one_left = len(x.shape) == 2
         ctx.save_for_backward(x if needs[1] else None, y if needs[0] else None)
         return nd.matmul(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         x, y = ctx.saved_tensors
-        to_x = None if y is None else Matmul.apply(grad, conj(transpose(y, -1, -2)))
-        to_y = None
+        to_x = to_y = None
+        if y is not None and ctx.one_left and len(y.shape) > 2:
+            # One matrix before a whole batch: nothing is rounded before the sum over the batch.
+            batch = product(y.shape[:-2])
+            g, y = (reshape(z, (batch, *z.shape[-2:])) for z in (grad, y))
+            to_x = Contract.apply(g, conj(y), "bik", "bjk", "ij")
+        elif y is not None:
+            to_x = Matmul.apply(grad, conj(transpose(y, -1, -2)))
         if x is not None:
             if ctx.one_matrix and len(x.shape) > 2:
                 # One weight for a whole batch: its gradient is one product over all rows.

@@ -23,6 +23,7 @@ from genesis.ndarray.core.value_checks import *
 from genesis.ndarray.linalg import trace as trace
 from genesis.ndarray.ops.activation import *
 from genesis.ndarray.ops.adaptive_pooling import *
+from genesis.ndarray.ops.bitcast import *
 from genesis.ndarray.ops.channel_shuffle import *
 from genesis.ndarray.ops.complexes import *
 from genesis.ndarray.ops.contraction import *

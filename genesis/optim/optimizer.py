@@ -122,6 +122,17 @@ class ParameterGroup(dict[str, Any]):
         )
 
 
+class _States(Counted[Tensor]):
+    """The state of each parameter: empty where there is none, as optimizers of users expect."""
+
+    __slots__ = ()
+
+    def __missing__(self, p: Tensor) -> Counted[str]:
+        found: Counted[str] = Counted()
+        self[p] = found
+        return found
+
+
 class Optimizer:
     """The base of all optimizers. A subclass gives its defaults to `__init__`, and `update`.
 
@@ -148,7 +159,7 @@ class Optimizer:
     def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
         self.param_groups: list[ParameterGroup] = []
-        self._state: Counted[Tensor] = Counted()
+        self._state = _States()
         self._forms: dict[Tensor, Any] = {}  # the settings a parameter's state was made for
         self._pre_hooks: list[Callable[..., Any]] = []
         self._post_hooks: list[Callable[..., Any]] = []
@@ -308,7 +319,7 @@ class Optimizer:
     @state.setter
     def state(self, given: Mapping[Tensor, State]) -> None:
         Changes.count += 1
-        self._state = Counted({p: Counted(state) for p, state in given.items()})
+        self._state = _States({p: Counted(state) for p, state in given.items()})
 
     def _prepare(self, updated: Iterable[tuple[Tensor, ParameterGroup]]) -> None:
         """Make the state that parameters lack. It is there before a step, and so not recorded.
@@ -448,6 +459,11 @@ class Optimizer:
         places = dict(zip(numbers, self._parameters(), strict=True))
         home = {p: group for group in self.param_groups for p in group["params"]}
         entries = [(places[int(number)], given) for number, given in state_dict["state"].items()]
+        if self._steps_itself:
+            for p, given in entries:
+                self._state[p] = Counted({name: _copied(x) for name, x in given.items()})
+            Changes.count += 1
+            return
         self._prepare([(p, home[p]) for p, _ in entries])
         clocks: dict[float, NDArray] = {}
         for p, given in entries:
@@ -476,9 +492,10 @@ class Optimizer:
     def __setstate__(self, found: Mapping[str, Any]) -> None:
         self.__dict__.update(found)
         self._forms, self._pre_hooks, self._post_hooks = {}, [], []
-        self.state = {
-            p: {name: _own(x) for name, x in s.items()} for p, s in found["_state"].items()
-        }
+        state = found["_state"]
+        if not self._steps_itself:
+            state = {p: {name: _own(x) for name, x in s.items()} for p, s in state.items()}
+        self.state = state
 
     def loaded(self, given: Mapping[str, Any], group: ParameterGroup) -> Mapping[str, Any]:
         """The state of one parameter as it is to be loaded; a subclass may complete it."""
@@ -493,6 +510,12 @@ class Optimizer:
                 f"{tuple(content.shape)}, {self._name} keeps {tuple(array.shape)}"
             )
         array.assign(content.reshape(array.shape) if content.size == array.size else content)
+
+    @property
+    def _steps_itself(self) -> bool:
+        """Whether a subclass has no rule but a step of its own, and so a state of its own."""
+        kind = type(self)
+        return kind.update is Optimizer.update and not kind.step.__module__.startswith("genesis.")
 
     @property
     def _name(self) -> str:
@@ -567,6 +590,13 @@ def _kept(x: Any) -> Any:
     if isinstance(x, Tensor):
         x = x.array
     return nd.array(x) if isinstance(x, NDArray | np.ndarray) else x
+
+
+def _copied(x: Any) -> Any:
+    """State that nobody else writes."""
+    if isinstance(x, list | tuple):
+        return type(x)(map(_copied, x))
+    return x.detach().clone() if isinstance(x, Tensor) else x
 
 
 def _numbers(value: Any) -> tuple[Any, ...]:

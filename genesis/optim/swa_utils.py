@@ -17,6 +17,7 @@ from genesis.tensor.tensor import Tensor
 
 #: ``average(averaged, current, count)``: the average with another tensor taken in.
 Average = Callable[[Any, Any, Any], Any]
+Averages = Callable[[list[Tensor], list[Tensor], Tensor], None]
 
 
 class AveragedModel(Module):
@@ -24,6 +25,7 @@ class AveragedModel(Module):
 
     Call `update_parameters` after steps of the optimizer; the first time it copies the weights. All
     weights count alike, or as `avg_fn` says, a function of arrays such as `get_ema_avg_fn` gives.
+    `multi_avg_fn` writes to lists of averages instead.
     Buffers are averaged, too, with `use_buffers`, and else copied. An update is lazy, and in a
     function under `genesis.jit` part of its program.
     """
@@ -33,13 +35,16 @@ class AveragedModel(Module):
         model: Module,
         device: str | None = None,
         avg_fn: Average | None = None,
+        multi_avg_fn: Averages | None = None,
         use_buffers: bool = False,
     ) -> None:
+        if avg_fn is not None and multi_avg_fn is not None:
+            raise ValueError("AveragedModel: give avg_fn or multi_avg_fn, not both")
         super().__init__()
         self.module = _copied(model)
         if device is not None:
             self.module.to(device)
-        self.avg_fn = avg_fn
+        self.avg_fn, self.multi_avg_fn = avg_fn, multi_avg_fn
         self.use_buffers = use_buffers
         self.register_buffer("n_averaged", Tensor(nd.array(0, int64)))
 
@@ -55,8 +60,14 @@ class AveragedModel(Module):
         pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
         buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
         with no_grad():
-            for mine, other in pairs + buffers * self.use_buffers:
-                average = average_of(mine.array, other.array, exact)
+            averaged = pairs + buffers * self.use_buffers
+            if self.multi_avg_fn is not None:
+                mines, others = (list(xs) for xs in zip(*averaged, strict=True))
+                self.multi_avg_fn(mines, others, self.n_averaged)
+            for mine, other in averaged:
+                average = mine.array
+                if self.multi_avg_fn is None:
+                    average = average_of(average, other.array, exact)
                 mine.array.assign(nd.where(count == 0, other.array, average))
             for mine, other in buffers * (not self.use_buffers):
                 mine.array.assign(other.array)
@@ -84,6 +95,28 @@ def get_ema_avg_fn(decay: float = 0.999, warmup: bool = False) -> Average:
     def running(averaged: Any, current: Any, count: Any) -> Any:
         kept = nd.minimum((count + 1) / (count + 10), decay) if warmup else decay
         return kept * averaged + (1 - kept) * current
+
+    return running
+
+
+def get_swa_multi_avg_fn() -> Averages:
+    """The average in which all weights count alike, of lists."""
+
+    def equal(averaged: list[Tensor], current: list[Tensor], count: Tensor) -> None:
+        for mine, other in zip(averaged, current, strict=True):
+            mine.add_((other - mine) / (count + 1))
+
+    return equal
+
+
+def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
+    """The running average, of lists."""
+    if not 0 <= decay <= 1:
+        raise ValueError(f"get_ema_multi_avg_fn: decay is {decay}; it must be from 0 to 1")
+
+    def running(averaged: list[Tensor], current: list[Tensor], count: Tensor) -> None:
+        for mine, other in zip(averaged, current, strict=True):
+            mine.lerp_(other, 1 - decay)
 
     return running
 
@@ -166,4 +199,7 @@ def _copied(model: Module) -> Module:
     return copy.deepcopy(model, memo)
 
 
-__all__ = ["SWALR", "AveragedModel", "get_ema_avg_fn", "get_swa_avg_fn", "update_bn"]
+__all__ = [
+    "SWALR", "AveragedModel", "get_ema_avg_fn", "get_ema_multi_avg_fn", "get_swa_avg_fn",
+    "get_swa_multi_avg_fn", "update_bn",
+]  # fmt: skip

@@ -188,6 +188,24 @@ def test_scalars_do_not_make_programs() -> None:
     assert spent(schedule).compiled == 1
 
 
+def test_repeated_numbers_need_no_program() -> None:
+    """Memory of the host is filled; what is computed with such numbers is a program as before."""
+
+    def fill() -> None:
+        made = [nd.full((3, n), v, d) for n, v, d in ((0, 1, "int8"), (5, 2.5, "bfloat16"))]
+        made += [nd.zeros((2, 2)), nd.ones((7,), bool)]
+        nd.realize(*made)
+        for x, number in zip(made, (1, 2.5, 0, True), strict=True):
+            assert x.tolist() == np.full(x.shape, number).tolist()
+
+    counts = spent(fill)
+    assert (counts.compiled, counts.runs) == (0, 0)
+    x = nd.zeros((4,))
+    nd.realize(x)
+    x += 1
+    assert x.tolist() == [1] * 4
+
+
 def test_loops_meet_the_same_program() -> None:
     x = nd.ones(8).realize()
 

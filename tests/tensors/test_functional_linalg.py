@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import genesis
 from tests.gradients import Case, check
 
 _rng = np.random.default_rng(11)
@@ -298,3 +299,20 @@ def test_what_counts_as_zero() -> None:
             ("matrix_rank", lambda m, x, k=limits: m.linalg.matrix_rank(x, **k)),
         )
     )
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5, 10), (7, 10, 5)), ((3, 4), (2, 5, 4, 6)), ((3, 4), (1, 4, 2))]
+)
+def test_one_matrix_before_a_batch_has_a_gradient_that_is_rounded_once(shapes: Any) -> None:
+    """In half precision: the sum over the batch is carried in float32, as every product's is."""
+    rng = np.random.default_rng(0)
+    x, y = (genesis.tensor(rng.standard_normal(s)).bfloat16() for s in shapes)
+    x.requires_grad_()
+    product = x @ y
+    weight = genesis.tensor(rng.standard_normal(product.shape)).bfloat16()
+    product.backward(weight)
+    one_by_one = np.einsum("...ik,...jk->...ij", weight.double().numpy(), y.double().numpy())
+    exact = one_by_one.reshape(-1, *shapes[0]).sum(0)
+    error = np.abs(x.grad.double().numpy() - exact) - np.abs(exact) * 2.0**-8
+    assert error.max() <= 1e-5

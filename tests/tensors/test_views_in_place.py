@@ -238,3 +238,43 @@ def test_a_diagonal_is_filled_however_elements_lie(shape: tuple[int, ...]) -> No
 
         ours, theirs = (run(lib) for lib in LIBRARIES)
         assert ours == theirs
+
+
+WIDTHS = "uint8 int8 int16 float16 bfloat16 int32 float32 int64 float64 complex64 complex128"
+
+
+@pytest.mark.parametrize("before", WIDTHS.split())
+def test_bits_read_as_a_type_of_another_width_are_a_view(before: str) -> None:
+    """Shape, strides and bits are PyTorch's, and what is written on either side both see."""
+    drawn = np.random.default_rng(0).integers(0, 256, (3, 32), dtype=np.uint8)
+    for after in WIDTHS.split():
+        seen = []
+        for lib in LIBRARIES:
+            x = lib.tensor(drawn).view(getattr(lib, before))
+            y = x.view(getattr(lib, after))
+            found = [tuple(y.shape), tuple(y.stride()), y.view(lib.uint8).tolist()]
+            y[1] = 1
+            found.append(x.view(lib.uint8).tolist())
+            x[0, 0] = 2
+            found.append(y.view(lib.uint8).tolist())
+            seen.append(found)
+        assert seen[0] == seen[1], after
+
+
+def test_bits_that_fill_no_whole_number_of_elements_are_refused() -> None:
+    for lib in LIBRARIES:
+        with pytest.raises((RuntimeError, ValueError)):
+            lib.ones(2, 3, dtype=lib.uint8).view(lib.int16)
+        with pytest.raises((RuntimeError, ValueError)):
+            lib.tensor(1.0).view(lib.uint8)
+        assert lib.tensor(1.0).view(lib.int32).item() == 0x3F800000
+
+
+def test_bits_are_read_inside_of_jit_as_outside() -> None:
+    def low(x: Any) -> Any:
+        return x.view(genesis.uint8)[..., ::4].sum(-1)
+
+    recorded = genesis.jit(low)
+    for n in (2, 3, 5):
+        x = genesis.randint(0, 1000, (n, 4), dtype=genesis.int32)
+        assert recorded(x).tolist() == low(x).tolist() == (x % 256).sum(-1).tolist()

@@ -14,7 +14,7 @@ from genesis.compiler.fuse.online_softmax import AttentionGradients, StreamedSof
 from genesis.compiler.lower.movement import ZERO, Indices
 from genesis.ir import ops
 from genesis.ir.kernel import Axis, AxisKind, as_index
-from genesis.ir.node import Node, Prefix, Shape, topological
+from genesis.ir.node import Node, Prefix, Shape, mentions, topological
 from genesis.ir.size import Size
 
 
@@ -99,8 +99,10 @@ class Carried:
 
 def axes_of(indices: Iterable[Node]) -> list[Axis]:
     """The axes that index expressions mention, in a fixed order."""
-    found = [n.attr for n in topological(indices) if n.op is ops.AXIS]
-    return list(dict.fromkeys(found))
+    named = [n for n in indices if mentions(n)]
+    if all(n.op is ops.AXIS for n in named):  # as nearly always
+        return [n.attr for n in dict.fromkeys(named)]
+    return [n.attr for n in topological(named) if n.op is ops.AXIS]
 
 
 def iteration(shape: Shape, prefix: str, kind: AxisKind) -> Indices:

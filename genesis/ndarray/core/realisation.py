@@ -16,12 +16,15 @@ at any moment: what a program has overwritten is always taken note of.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from ctypes import c_uint64
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import count
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
 
 from genesis import events
 from genesis.ir import ops
@@ -280,6 +283,8 @@ def _realize(
     *within: PendingGraph,
 ) -> None:
     """Give the roots memory; `within` is a graph that nobody but this realisation refers to."""
+    if not sizes and _filled(roots, device):
+        return
     if Checked.waiting:  # most are found near the roots, and then the graph is visited only once
         Checked.waiting = False
         _check(_checks_near(roots), device, sizes)
@@ -313,6 +318,30 @@ def _realize(
         first = next(iter(roots))
         error.add_note(f"while realising the result of {first.op.name} at {first.where}")
         raise
+
+
+def _filled(roots: Collection[Value], device: str) -> bool:
+    """Whether all roots are one number repeated, in memory of the host: that takes no program."""
+    numbers: list[Any] = []
+    shapes: list[tuple[int, ...]] = []
+    for v in roots:
+        if v.op is not ops.EXPAND:
+            return False
+        x = v.inputs[0].inputs[0] if v.inputs[0].op is ops.RESHAPE else v.inputs[0]
+        shape = tuple([n for n in v.shape if isinstance(n, int)])
+        if x.op not in (ops.CONST, ops.SCALAR) or len(shape) != len(v.shape):
+            return False
+        numbers.append(x.attr)
+        shapes.append(shape)
+    backend = backend_of(device)
+    if not backend.has_host_memory:
+        return False
+    sizes = [prod(shape) * v.dtype.itemsize for v, shape in zip(roots, shapes, strict=True)]
+    made = zip(roots, numbers, shapes, backend.allocate_many(sizes), strict=True)
+    for v, number, shape, memory in made:
+        backend.upload(memory, np.broadcast_to(np.asarray(number, v.dtype.numpy), shape))
+        v.fulfil(memory, row_major(shape))
+    return True
 
 
 def _serves(plan: ExecutionPlan) -> bool:

@@ -66,7 +66,15 @@ def _part(op: Op, x: Value) -> Value:
 
 
 def _recast(op: Op, x: Value, new: Value) -> Value:
+    if op is ops.BITCAST and new.dtype.bits != x.dtype.bits:
+        return _regrouped(new, x.dtype, x.shape)
     return Value(op, (new,), None, x.dtype, x.shape, x.device)
+
+
+def _regrouped(x: Value, dtype: DType, shape: Shape) -> Value:
+    from genesis.ndarray.ops.bitcast import regrouped
+
+    return regrouped(x, dtype, shape)
 
 
 #: What a value becomes, if it is to be something else as seen through a step of another dtype.
@@ -97,7 +105,13 @@ def layout_through(
         whole = all(isinstance(n, int) and n % 2 == 0 for n in (offset, *strides[:-1]))
         return (tuple(n // 2 for n in strides[:-1]), offset // 2) if whole else None
     if step.op is ops.BITCAST:
-        return strides, offset
+        if step.attr is None:
+            return strides, offset
+        many, few = step.attr  # each element is many, or as many as are few are one
+        whole = all(isinstance(n, int) and n * many % few == 0 for n in (offset, *strides[:-1]))
+        if strides[-1] != 1 or not whole:
+            return None
+        return (*(n * many // few for n in strides[:-1]), 1), offset * many // few
     if step.op is ops.WINDOW:
         axis, stride, dilation = step.attr
         apart = (*strides[:axis], strides[axis] * stride, *strides[axis + 1 :])
@@ -112,6 +126,10 @@ def seen(x: Value, steps: Steps) -> Value:
     for op, attr, shape, dtype in steps:
         if x.depth >= MAX_DEPTH and thread.recorder is None:
             cut((x,))
+        if op is ops.BITCAST and attr is not None:  # no operation of the graph
+            assert dtype is not None
+            x = _regrouped(x, dtype, shape)
+            continue
         value = Value.__new__(Value)  # every view of the user's makes some: this is quicker
         value.op = op
         value.inputs = value.sources = (x,)

@@ -35,7 +35,6 @@ from genesis.ndarray.core.device import default_device
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise, kind_rank
-from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops.function_families import variant
 from genesis.ndarray.ops.scalar_overflow import fitting
@@ -368,16 +367,6 @@ def astype(x: Operand, dtype: Any) -> NDArray:
     return wrap(cast(value, as_dtype(dtype)))
 
 
-def bitcast(x: NDArray, dtype: Any) -> NDArray:
-    """The same bits read as another type of the same width: a view."""
-    target = as_dtype(dtype)
-    if target.bits != x.dtype.bits:
-        raise TypeError(f"bitcast: {x.dtype} and {target} differ in width")
-    if target is x.dtype:
-        return x.seen_through(ViewStep(ops.RESHAPE, None, x.shape))
-    return x.seen_through(ViewStep(ops.BITCAST, None, x.shape, target))
-
-
 # ---- division with remainder, powers
 
 
@@ -560,7 +549,7 @@ logical_xor = variant(_logical, "logical_xor", _TRUE.format("exactly one of them
 from genesis.ndarray.ops import complexes  # noqa: E402
 
 __all__ = [
-    "abs", "add", "astype", "atan2", "bitcast", "bitwise_and", "bitwise_not", "bitwise_or",
+    "abs", "add", "astype", "atan2", "bitwise_and", "bitwise_not", "bitwise_or",
     "bitwise_xor", "ceil", "clip", "cos", "divide", "equal", "erf", "exp", "exp2", "floor",
     "floor_divide", "fma", "fmod", "greater", "greater_equal", "isfinite", "isinf", "isnan",
     "left_shift", "less", "less_equal", "log", "log2", "logical_and", "logical_not", "logical_or",

@@ -9,9 +9,9 @@ from genesis.ir.dtype import DType, bool_, float64, int16, int32, int64, uint64
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops import elementwise
+from genesis.ndarray.ops.bitcast import bitcast
 from genesis.ndarray.ops.elementwise import (
     Operand,
-    bitcast,
     float_value,
     isfinite,
     isnan,

@@ -13,7 +13,7 @@ from genesis import ndarray as nd
 from genesis.autograd import no_grad
 from genesis.ndarray import NDArray, linalg
 from genesis.nn.module import Module
-from genesis.nn.utils import fusion, parametrizations, parametrize, rnn
+from genesis.nn.utils import fusion, parametrizations, parametrize, prune, rnn
 from genesis.nn.utils.fusion import (
     fuse_conv_bn_eval,
     fuse_conv_bn_weights,
@@ -127,6 +127,6 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
 __all__ = [
     "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "fuse_conv_bn_eval",
     "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights", "fusion",
-    "get_total_norm", "parameters_to_vector", "parametrizations", "parametrize", "rnn", "skip_init",
-    "spectral_norm", "vector_to_parameters", "weight_norm",
+    "get_total_norm", "parameters_to_vector", "parametrizations", "parametrize", "prune", "rnn",
+    "skip_init", "spectral_norm", "vector_to_parameters", "weight_norm",
 ]  # fmt: skip

@@ -6,10 +6,13 @@ becomes an expression of it, computed where it is used. State dicts have PyTorch
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
 
 from genesis import functional
 from genesis import ndarray as nd
+from genesis.autograd.mode import no_grad
 from genesis.nn.container import ModuleDict
 from genesis.nn.module import Module, Parameter
 from genesis.tensor import creation
@@ -19,9 +22,15 @@ M = TypeVar("M", bound=Module)
 
 
 def register_parametrization(module: M, tensor_name: str, parametrization: Module) -> M:
-    """Have a parameter be what a module makes of the one that is trained."""
+    """Have a parameter be what a module makes of the one that is trained.
+
+    Registered again, another module goes on with what the modules before it have made.
+    """
+    if is_parametrized(module, tensor_name):
+        module.parametrizations[tensor_name].append(parametrization)
+        return module
     weight = _parameter(module, tensor_name)
-    return _parametrise(module, tensor_name, _Registered(weight, parametrization))
+    return _parametrise(module, tensor_name, ParametrizationList(weight, parametrization))
 
 
 def orthogonal(module: M, name: str = "weight") -> M:
@@ -37,8 +46,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
 
     There is one length for each position of `dim`, or one in all for None.
     """
-    weight = _parameter(module, name)
-    return _parametrise(module, name, _WeightNorm(weight, dim))
+    return register_parametrization(module, name, _WeightNorm(dim))
 
 
 def spectral_norm(
@@ -58,7 +66,8 @@ def spectral_norm(
         raise ValueError(f"spectral_norm: needs at least 1 iteration, not {n_power_iterations}")
     weight = _parameter(module, name)
     rows = int(bool(getattr(type(module), "transposed", False))) if dim is None else dim
-    return _parametrise(module, name, _SpectralNorm(weight, rows, n_power_iterations, eps))
+    made = _SpectralNorm(weight, rows % max(len(weight.shape), 1), n_power_iterations, eps)
+    return register_parametrization(module, name, made)
 
 
 def remove_parametrizations(module: M, tensor_name: str) -> M:
@@ -84,23 +93,76 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
     return isinstance(known, ModuleDict) and (tensor_name is None or tensor_name in known)
 
 
-class _Registered(Module):
-    def __init__(self, weight: Parameter, parametrization: Module) -> None:
+class ParametrizationList(Module):
+    """What a parametrised attribute is made of: what is trained, and the modules it goes through.
+
+    What is trained is `original`, or `original0`, `original1`, .. where the first module's
+    `right_inverse` gives several tensors.
+    """
+
+    def __init__(self, weight: Parameter, first: Module) -> None:
         super().__init__()
-        start = getattr(parametrization, "right_inverse", lambda x: x)(weight.detach())
-        self.original = Parameter(start.array.copy())
-        self.add_module("0", parametrization)
+        value = _inverted(first, weight.detach())
+        self._count = len(value) if isinstance(value, tuple) else 0
+        if value is None:
+            self.original = weight
+        for name, x in zip(self._names, self._listed(value), strict=value is not None):
+            # An optimizer that has the parameter goes on with it where its shape is the same.
+            same = x.shape == weight.shape and not any(p is weight for p in self.parameters())
+            self.register_parameter(name, weight if same else Parameter(x.array.copy()))
+            if same:
+                weight.array.assign(x.array)
+        self.append(first)
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"original{k}" for k in range(self._count)] if self._count else ["original"]
+
+    @staticmethod
+    def _listed(value: Any) -> tuple[Any, ...]:
+        return value if isinstance(value, tuple) else () if value is None else (value,)
+
+    def append(self, part: Module) -> None:
+        """Go through another module, after those there are."""
+        self.add_module(str(len(self)), part)
+        part.train(self.training)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._modules.values())
+
+    def __getitem__(self, index: int) -> Module:
+        return list(self)[index]
 
     def assign(self, value: Any) -> None:
         """Train on from what gives a value."""
-        inverse = getattr(self._modules["0"], "right_inverse", None)
-        if inverse is None:
-            kind = type(self._modules["0"]).__name__
-            raise NotImplementedError(f"{kind} has no right_inverse: it cannot be assigned to")
-        self.original.array.assign(inverse(value).array)
+        for part in reversed(list(self)):
+            given = value[0] if isinstance(value, tuple) else value
+            value = _inverted(part, given)
+            if value is None:
+                kind = type(part).__name__
+                raise NotImplementedError(f"{kind} has no right_inverse: it cannot be assigned to")
+        for name, x in zip(self._names, self._listed(value), strict=True):
+            getattr(self, name).array.assign(x.array)
 
     def forward(self) -> Any:
-        return self._modules["0"](self.original)
+        """The attribute."""
+        first, *others = self
+        found = first(*(getattr(self, name) for name in self._names))
+        for part in others:
+            found = part(found)
+        return found
+
+
+def _inverted(part: Module, value: Any) -> Any:
+    """What a module makes a value of; None if it does not say."""
+    inverse = getattr(part, "right_inverse", None)
+    if inverse is None:
+        return None
+    with no_grad():
+        return inverse(value)
 
 
 class _Orthogonal(Module):
@@ -133,11 +195,9 @@ class _Orthogonal(Module):
 
 
 class _WeightNorm(Module):
-    def __init__(self, weight: Parameter, dim: int | None) -> None:
+    def __init__(self, dim: int | None) -> None:
         super().__init__()
         self.dim = dim
-        self.original0 = Parameter(self._lengths(weight.detach()).array.copy())
-        self.original1 = weight
 
     def _lengths(self, x: Tensor) -> Tensor:
         rank = len(x.shape)
@@ -146,31 +206,15 @@ class _WeightNorm(Module):
         found: Tensor = functional.vector_norm(x, 2, others, dim is not None)
         return found
 
-    def assign(self, value: Any) -> None:
-        """Train on from the length and the direction of a value."""
-        self.original0.array.assign(self._lengths(value).array)
-        self.original1.array.assign(value.array)
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The lengths and the direction of a weight."""
+        return self._lengths(weight), weight
 
-    def forward(self) -> Any:
-        return self.original1 * (self.original0 / self._lengths(self.original1))
+    def forward(self, length: Any, direction: Any) -> Any:
+        return direction * (length / self._lengths(direction))
 
 
 class _SpectralNorm(Module):
-    def __init__(self, weight: Parameter, dim: int, iterations: int, eps: float) -> None:
-        super().__init__()
-        self.original = weight
-        inner = _Direction(weight, dim % max(len(weight.shape), 1), iterations, eps)
-        self.add_module("0", inner)
-
-    def assign(self, value: Any) -> None:
-        """Train on from a value."""
-        self.original.array.assign(value.array)
-
-    def forward(self) -> Any:
-        return self._modules["0"](self.original)
-
-
-class _Direction(Module):
     """The singular vectors of the greatest singular value, as far as they are known."""
 
     def __init__(self, weight: Parameter, dim: int, iterations: int, eps: float) -> None:
@@ -194,6 +238,10 @@ class _Direction(Module):
             u.assign(new)
             v.assign(functional.normalize(matrix.T @ new, dim=0, eps=self.eps))
 
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """Trained on as it is, until it is divided again."""
+        return weight
+
     def forward(self, weight: Any) -> Any:
         if len(weight.shape) == 1:
             return functional.normalize(weight, dim=0, eps=self.eps)
@@ -203,6 +251,32 @@ class _Direction(Module):
         # As they are now: they may be written again before the gradient is computed.
         u, v = (Tensor(x.array.copy()) for x in (self._u, self._v))
         return weight / functional.sum(u * functional.matmul(matrix, v))
+
+
+#: What classes made here have that others do not.
+_MADE = "_has_parametrised_attribute"
+
+
+class _Cache:
+    """Values of parametrised attributes, while somebody wants them computed once."""
+
+    values: ClassVar[dict[tuple[int, str], Any] | None] = None
+
+
+@contextmanager
+def cached() -> Iterator[None]:
+    """Compute every parametrised attribute once inside of the ``with`` block."""
+    before = _Cache.values
+    _Cache.values = {} if before is None else before
+    try:
+        yield
+    finally:
+        _Cache.values = before
+
+
+def type_before_parametrizations(module: Module) -> type:
+    """The class that a module was made of."""
+    return next(kind for kind in type(module).__mro__ if _MADE not in vars(kind))
 
 
 def _parameter(module: Module, name: str) -> Parameter:
@@ -226,16 +300,22 @@ def _with_property(kind: type, name: str) -> Any:
     """A class like another, where an attribute is what its parametrisation gives."""
 
     def computed(self: Any) -> Any:
-        return self.parametrizations[name]()
+        known = _Cache.values
+        if known is None:
+            return self.parametrizations[name]()
+        found = known.get((id(self), name))
+        if found is None:
+            found = known[id(self), name] = self.parametrizations[name]()
+        return found
 
     def assigned(self: Any, value: Tensor) -> None:
         self.parametrizations[name].assign(value.detach())
 
-    attributes = {name: property(computed, assigned), "__doc__": kind.__doc__}
+    attributes = {name: property(computed, assigned), "__doc__": kind.__doc__, _MADE: True}
     return type(kind.__name__, (kind,), attributes)
 
 
 __all__ = [
-    "is_parametrized", "orthogonal", "register_parametrization", "remove_parametrizations",
-    "spectral_norm", "weight_norm",
+    "ParametrizationList", "cached", "is_parametrized", "orthogonal", "register_parametrization",
+    "remove_parametrizations", "spectral_norm", "type_before_parametrizations", "weight_norm",
 ]  # fmt: skip

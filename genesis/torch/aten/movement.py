@@ -55,45 +55,12 @@ def _resize(x: NDArray, size: Sequence[Dim]) -> NDArray:
 def _view_dtype(x: NDArray, dtype: DType) -> NDArray:
     if dtype is x.dtype:
         return x
-    if not x.shape:
-        return nd.reshape(_view_dtype(nd.reshape(x, (1,)), dtype), ())
-    # Bool are bytes, complex numbers are pairs.
+    # Bool are bytes.
     if x.dtype is bool_:
         return _view_dtype(nd.astype(x, uint8), dtype)
     if dtype is bool_:
         return nd.astype(_view_dtype(x, uint8), bool_)
-    if x.dtype.is_complex:
-        pairs = nd.reshape(nd.view_as_real(x), (*x.shape[:-1], x.shape[-1] * 2))
-        return _view_dtype(pairs, dtype)
-    if dtype.is_complex:
-        parts = _view_dtype(x, dtype.real)
-        return nd.view_as_complex(nd.reshape(parts, (*parts.shape[:-1], parts.shape[-1] // 2, 2)))
-    if dtype.itemsize == x.dtype.itemsize:
-        return nd.bitcast(x, dtype)
-    return _narrower(x, dtype) if dtype.itemsize < x.dtype.itemsize else _wider(x, dtype)
-
-
-def _unsigned(size: int) -> str:
-    return f"uint{8 * size}"
-
-
-def _narrower(x: NDArray, dtype: DType) -> NDArray:
-    """Every element as several of a smaller type, the lowest bits first."""
-    count = x.dtype.itemsize // dtype.itemsize
-    bits = nd.unsqueeze(nd.bitcast(x, _unsigned(x.dtype.itemsize)), -1)
-    places = nd.arange(count, dtype=bits.dtype, device=x.device) * (8 * dtype.itemsize)
-    parts = nd.astype(nd.right_shift(bits, places), _unsigned(dtype.itemsize))
-    return nd.bitcast(nd.reshape(parts, (*x.shape[:-1], x.shape[-1] * count)), dtype)
-
-
-def _wider(x: NDArray, dtype: DType) -> NDArray:
-    """Neighbours along the last dimension as the parts of one element of a larger type."""
-    count = dtype.itemsize // x.dtype.itemsize
-    rows = nd.reshape(x, (*x.shape[:-1], x.shape[-1] // count, count))
-    bits = nd.astype(nd.bitcast(rows, _unsigned(x.dtype.itemsize)), _unsigned(dtype.itemsize))
-    places = nd.arange(count, dtype=bits.dtype, device=x.device) * (8 * x.dtype.itemsize)
-    whole = nd.sum(nd.left_shift(bits, places), -1)
-    return nd.bitcast(nd.astype(whole, bits.dtype), dtype)
+    return nd.bitcast(x, dtype)
 
 
 # ---- order of dimensions, parts

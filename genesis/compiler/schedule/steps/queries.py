@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import lru_cache
 from math import gcd
 
 from genesis.backends.base import Chip
@@ -49,16 +50,14 @@ def factors(carry: kir.Carry) -> tuple[Node, ...]:
     return added.inputs if added.op is ops.MUL else ()
 
 
-def accesses(body: kir.Body) -> Iterator[tuple[kir.Buffer, tuple[Node, ...]]]:
-    """Every distinct load and every store of a body."""
-    loads: dict[Node, None] = {}
-    for s in kir.walk(body):
-        if isinstance(s, kir.Store):
-            yield s.buffer, s.index
-        loads |= {n: None for n in topological(kir.expressions(s)) if n.op is ops.LOAD}
-    for n in loads:
-        buffer, at, _, _ = kir.load_parts(n)
-        yield buffer, at
+@lru_cache(maxsize=64)  # rules ask of one body after another, and of each many things
+def accesses(body: kir.Body) -> tuple[tuple[kir.Buffer, tuple[Node, ...]], ...]:
+    """Every store and every distinct load of a body."""
+    statements = list(kir.walk(body))
+    stores = [(s.buffer, s.index) for s in statements if isinstance(s, kir.Store)]
+    read = topological(n for s in statements for n in kir.expressions(s))
+    loads = [kir.load_parts(n)[:2] for n in read if n.op is ops.LOAD]
+    return (*stores, *loads)
 
 
 def stride(buffer: kir.Buffer, at: tuple[Node, ...], axis: kir.Axis) -> int | None:

@@ -47,7 +47,8 @@ class Respecialise:
 
     def expr(self, n: Node) -> Node:
         """An expression after the replacement."""
-        return simplify(rewrite([n], self.rules, self.memo)[0])
+        found = self.memo.get(n)
+        return simplify(rewrite([n], self.rules, self.memo)[0] if found is None else found)
 
     def _rename(self, local: kir.Local, tiles: frozenset[kir.Axis]) -> kir.Local:
         new = kir.Local(local.name, local.dtype, tuple(sorted(tiles, key=lambda a: a.name)))

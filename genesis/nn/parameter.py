@@ -1,0 +1,5 @@
+"""`Parameter` by the module PyTorch has it in."""
+
+from genesis.nn.module import Parameter
+
+__all__ = ["Parameter"]
