@@ -238,3 +238,11 @@ def test_a_diagonal_is_filled_however_elements_lie(shape: tuple[int, ...]) -> No
 
         ours, theirs = (run(lib) for lib in LIBRARIES)
         assert ours == theirs
+
+
+def test_a_number_transposed_is_itself() -> None:
+    for m in (genesis, torch):
+        x = m.tensor(2.0, requires_grad=True) * 2
+        assert x.mT is x and x.H is x and x.mH is x and x.T is not x
+        z = m.tensor(1 + 2j)
+        assert z.mT is z and z.H.item() == z.mH.item() == 1 - 2j
