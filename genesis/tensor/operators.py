@@ -91,20 +91,20 @@ class Operators:
 
     @property
     def mT(self: Any) -> Any:  # noqa: N802
-        """The last two dimensions exchanged."""
-        return functional.transpose(self, -2, -1)
+        """The last two dimensions exchanged; a number itself."""
+        return functional.transpose(self, -2, -1) if self.ndim else self
 
     @property
     def H(self: Any) -> Any:  # noqa: N802
         """A matrix transposed and conjugated."""
         if self.ndim not in (0, 2):
             raise RuntimeError(f"H: expected a matrix, got shape {tuple(self.shape)}; use mH")
-        return functional.conj(functional.t(self))
+        return functional.conj(functional.t(self) if self.ndim else self)
 
     @property
     def mH(self: Any) -> Any:  # noqa: N802
         """The last two dimensions exchanged, and conjugated."""
-        return functional.conj(functional.transpose(self, -2, -1))
+        return functional.conj(self.mT)
 
 
 __all__ = ["Operators"]

@@ -278,3 +278,11 @@ def test_bits_are_read_inside_of_jit_as_outside() -> None:
     for n in (2, 3, 5):
         x = genesis.randint(0, 1000, (n, 4), dtype=genesis.int32)
         assert recorded(x).tolist() == low(x).tolist() == (x % 256).sum(-1).tolist()
+
+
+def test_a_number_transposed_is_itself() -> None:
+    for m in (genesis, torch):
+        x = m.tensor(2.0, requires_grad=True) * 2
+        assert x.mT is x and x.H is x and x.mH is x and x.T is not x
+        z = m.tensor(1 + 2j)
+        assert z.mT is z and z.H.item() == z.mH.item() == 1 - 2j
