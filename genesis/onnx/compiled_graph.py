@@ -280,8 +280,12 @@ class CompiledGraph:
         self._counts = bool(around)  # the number of a round may be one that decides sizes
         self.pieces: list[GraphPiece | Alone] = self._pieces([(self.graph.steps, True)])
 
-    def _pieces(self, parts: list[tuple[list[NodeStep], bool]]) -> list[GraphPiece | Alone]:
+    def _pieces(
+        self, parts: list[tuple[list[NodeStep], bool]], after: Sequence[GraphPiece | Alone] = ()
+    ) -> list[GraphPiece | Alone]:
+        """Pieces of steps, which are one program or run alone; pieces that are there follow."""
         wanted, pieces = set(self.graph.outputs), list[GraphPiece | Alone]()
+        wanted.update(n for piece in after for step in piece.steps for n in reads(step) - {""})
         for steps, together in reversed(parts):
             if together and steps:
                 pieces.append(GraphPiece(self.model, self._graphs, steps, wanted, self._counts))
@@ -374,12 +378,10 @@ class CompiledGraph:
 
     def _divide(self, place: int, step: int) -> None:
         """From now on have one step of a piece run by itself."""
-        parts = [(list(p.steps), isinstance(p, GraphPiece)) for p in self.pieces]
-        steps = parts[place][0]
-        parts[place : place + 1] = [
-            (steps[:step], True), (steps[step : step + 1], False), (steps[step + 1 :], True)
-        ]  # fmt: skip
-        self.pieces = self._pieces([part for part in parts if part[0]])
+        before, steps = self.pieces[:place], self.pieces[place].steps
+        after = self.pieces[place + 1 :]
+        parts = [(steps[:step], True), (steps[step : step + 1], False), (steps[step + 1 :], True)]
+        self.pieces = [*before, *self._pieces(parts, after), *after]
 
 
 def _may_decide(kind: Any) -> bool:
