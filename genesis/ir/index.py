@@ -451,7 +451,8 @@ def simplify(n: Node, memo: dict[Node, Node] | None = None) -> Node:
         if len(_simple) > _KEPT:  # replaced, not cleared: another thread may be reading it
             _simple = {}
         memo = _simple
-    return rewrite([n], RULES, memo)[0]
+    found = memo.get(n)
+    return rewrite([n], RULES, memo)[0] if found is None else found
 
 
 _KEPT = 1 << 14

@@ -92,6 +92,10 @@ def number_texts(graph: Graph, _: GraphBuilder) -> None:
 
 def _replace(graph: Graph, given: list[str], texts: set[str], words: dict[str, int]) -> None:
     every = _texts([*words, "\0"])  # the last is no text of the model
+    try:
+        tables = {id(step): _looked_up(step, every) for step in graph.steps if _table_of(step)}
+    except (TypeError, ValueError):  # it will be said of the node when it is to run
+        return
     codes = {name: f"{name}.codes" for name in texts}
     for name in texts & graph.constants.keys() - {*given}:
         held = graph.constants[name]
@@ -104,7 +108,7 @@ def _replace(graph: Graph, given: list[str], texts: set[str], words: dict[str, i
             step.outputs = tuple(codes.get(n, n) for n in step.outputs)
         else:
             table = f"{step.outputs[0]}.table"
-            graph.constants[table] = _looked_up(step, every)
+            graph.constants[table] = tables[id(step)]
             inputs = (table, codes[step.inputs[0]])
             step = _step("TextTable", _DOMAIN, inputs, step.outputs[0], {})
         steps.append(step)
@@ -121,7 +125,7 @@ def _table_of(step: NodeStep) -> list[str] | None:
     if step.kind == "LabelEncoder" and not {"values_strings", "default_string"} & options.keys():
         return list(options.get("keys_strings") or options.get("classes_strings") or ()) or None
     if step.kind == "CategoryMapper":
-        return list(options["cats_strings"])
+        return list(options.get("cats_strings") or ()) or None
     return None
 
 
