@@ -90,16 +90,20 @@ class GraphPiece:
         known = {n: x for n, x in known.items() if n not in tensors}
         counts = {n: x for n, x in known.items() if self._counts and _is_count(x)}
         known = {n: x for n, x in known.items() if n not in counts}
-        function = self._function(tuple(tensors), known, counts)
+        carriers = {n: _carrier(int(x.item())) for n, x in counts.items()}
+        function = self._function(tensors, known, counts)
         if counts and function.captures > _MOST_CAPTURES:
             raise _NeedsNumbers
-        return function, {**tensors, **{n: _carrier(int(x.item())) for n, x in counts.items()}}
+        return function, {**tensors, **carriers}
 
     def _function(
-        self, names: tuple[str, ...], known: Mapping[str, Any], counts: Mapping[str, Any]
+        self, tensors: Mapping[str, Any], known: Mapping[str, Any], counts: Mapping[str, Any]
     ) -> Any:
+        names = tuple(tensors)
         shapes = {n: x.shape for n, x in counts.items()}
-        key = (names, *shapes.items(), *((n, *_fingerprint(x)) for n, x in known.items()))
+        # Where tensors have other axes, it is another program for all numbers.
+        ranks = [x.ndim for x in tensors.values()] if counts else ()
+        key = (names, *ranks, *shapes.items(), *((n, *_fingerprint(x)) for n, x in known.items()))
         if key not in self._compiled:
             if len(self._compiled) >= _MOST_KINDS:
                 self._compiled.popitem(last=False)
@@ -109,7 +113,10 @@ class GraphPiece:
                 numbers = {n: _counted(values[n], shape) for n, shape in shapes.items()}
                 return self._computed({**known, **values, **numbers})
 
-            self._compiled[key] = genesis.jit(function)
+            self._compiled[key] = compiled = genesis.jit(function)
+            if counts:  # the first program is for all numbers already
+                others = (_carrier(int(x.item()) + 1) for x in counts.values())
+                compiled.expect(*tensors.values(), *others)
         self._compiled.move_to_end(key)
         return self._compiled[key]
 

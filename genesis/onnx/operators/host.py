@@ -65,7 +65,10 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Implementation:
 
 
 def _variadic(function: Callable[[Any, Any], Any]) -> Implementation:
-    return lambda *arrays, **_: reduce(_arithmetic(function), arrays)
+    # NumPy takes the first of two equals: sizes come first, as what stays a size is for all sizes.
+    return lambda *arrays, **_: reduce(
+        _arithmetic(function), sorted(arrays, key=lambda x: not is_symbolic(x))
+    )
 
 
 for _name, _function in {
