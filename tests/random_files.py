@@ -427,7 +427,8 @@ def _read_archive(contents: bytes, draw: random.Random) -> None:
 
 KINDS: dict[str, tuple[Callable[..., bytes], Callable[..., None]]] = {
     "model": (_model, _run_model), "pickle": (_checkpoint, _read_checkpoint),
-    "control": (_controlled, _run_model), "rare": (_rare, _run_model), "archive": (_archive, _read_archive),
+    "control": (_controlled, _run_model), "archive": (_archive, _read_archive),
+    "rare": (_rare, _run_model),
 }  # fmt: skip
 
 

@@ -160,8 +160,8 @@ def _quantized() -> Iterator[Any]:
         yield _one("MatMulNBits", _MS, {"x": _floats(3, 64)}, packed, K=64, N=6, bits=bits,
                    block_size=32)  # fmt: skip
     cell = {
-        "w": _bytes(1, 3, 16, kind=np.int8), "r": _bytes(1, 4, 16, kind=np.int8), "b": _floats(1, 32),
-        "s": np.full(1, 0.01, np.float32), "o": np.zeros(1, np.int8),
+        "w": _bytes(1, 3, 16, kind=np.int8), "r": _bytes(1, 4, 16, kind=np.int8),
+        "b": _floats(1, 32), "s": np.full(1, 0.01, np.float32), "o": np.zeros(1, np.int8),
     }  # fmt: skip
     yield _one("DynamicQuantizeLSTM", _MS, {"x": _floats(5, 2, 3)}, cell, outputs=3,
                order="x,w,r,b,,,,,s,o,s,o", hidden_size=4)  # fmt: skip

@@ -79,9 +79,10 @@ def each(function: Callable[[A], R], arguments: Iterable[A], kind: str) -> list[
         for argument in arguments:
             wanted.append(Future())
             waiting.put((wanted[-1], argument))
-            if worker := crew.joined(waiting.qsize()):
+            # None is started for one argument: it may stay alone.
+            if worker := crew.joined(waiting.qsize() if threads else -1):
                 start(work_with, worker)
-            if not at_work and not any(thread.is_alive() for thread in threads):
+            if not threads:
                 start(work)
         with suppress(Empty):
             while (item := waiting.get_nowait()) is not None:
@@ -100,16 +101,15 @@ def each(function: Callable[[A], R], arguments: Iterable[A], kind: str) -> list[
 def expect(function: Callable[[Any], Any]) -> None:
     """Start a worker, if there is none: `each` will be asked for many results soon."""
     crew = _crew(function)
-    worker = crew.first()
 
-    def idle() -> None:
+    def idle(worker: _Worker) -> None:
         try:
             worker.arrive()
         finally:
             crew.left(worker)
 
-    if worker is not None:
-        threading.Thread(target=idle, name="genesis-code").start()
+    if worker := crew.first():
+        threading.Thread(target=idle, args=(worker,), name="genesis-code").start()
 
 
 class _Worker:

@@ -277,3 +277,14 @@ def test_bits_do_not_depend_on_what_came_before_where_that_is_asked_for(wrap: An
     finally:
         genesis.use_deterministic_algorithms(False)
     assert not genesis.are_deterministic_algorithms_enabled()
+
+
+def test_sizes_are_symbols_beside_an_input_whose_axes_have_changed() -> None:
+    @genesis.jit
+    def f(x: Any, y: Any) -> Any:
+        return genesis.sum(x) + y * 2
+
+    for rank, n in ((0, 3), (1, 4), (1, 5), (1, 6), (1, 7), (0, 8), (0, 9)):
+        x, y = np.full((1,) * rank, 2.0, np.float32), np.arange(n, dtype=np.float32)
+        close(f(genesis.from_numpy(x), genesis.from_numpy(y)).numpy(), 2 + 2 * y)
+    assert f.captures == 4
