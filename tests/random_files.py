@@ -3,11 +3,12 @@
     python -m tests.random_files --seed S --count N [--minutes M] [--kind KIND]
 
 draws the files of the seeds from S on: models of the operators' tests of the `onnx` package, and of
-the operators that it does not test (`tests/rare_operators.py`), with flipped bits, exchanged nodes, other types, giant numbers, subgraphs and loops in each other and
-functions that call themselves, pickles that call whatever there is to call, and archives and tables
-that say they are larger than they are. A child process reads and computes them one after the other,
-with limits on its memory and on its processor time; what ends it, hangs or raises anything else
-than a clear exception is printed with its seed, and counted.
+the operators that it does not test (`tests/rare_operators.py`), with flipped bits, exchanged nodes,
+other types, giant numbers, subgraphs and loops in each other and functions that call themselves,
+pickles that call whatever there is to call, and archives and tables that say they are larger than
+they are. A child process reads and computes them one after the other, with limits on its memory and
+on its processor time; what ends it, hangs or raises anything else than a clear exception is printed
+with its seed, and counted.
 """
 
 from __future__ import annotations
