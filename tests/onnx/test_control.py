@@ -143,7 +143,8 @@ def counted(how):
     given = [
         constant("one", [1]), constant("zero", [0]), constant("three", [3]), constant("uno", 1),
         constant("eleven", [11]), constant("none", 0), constant("half", np.float32([0.5])),
-        constant("fone", np.float32([1])), constant("column", [1, 1]), constant("count", 12), constant("first", [0]),
+        constant("fone", np.float32([1])), constant("column", [1, 1]), constant("count", 12),
+        constant("first", [0]),
         constant("weight", rng.standard_normal((3, 3)).astype(np.float32)),
         constant("limit", np.float32(1e30)),
         constant("start", rng.standard_normal((40, 3)).astype(np.float32)),
