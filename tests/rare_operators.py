@@ -132,6 +132,7 @@ def _transformers() -> Iterator[Any]:
     yield _one("EmbedLayerNormalization", _MS, {"x": ids, "k": ids % 2}, tables, outputs=2)
     yield _one("Attention", _MS, {"x": x}, {"w": _floats(8, 24), "b": _floats(24)}, num_heads=2)
     yield _one("MultiHeadAttention", _MS, {"q": x, "k": x, "v": x}, num_heads=2)
+    yield from _grouped()
     places = np.arange(5).reshape(1, 5).repeat(2, 0)
     angles = {"c": np.cos(_floats(6, 2)), "s": np.sin(_floats(6, 2))}
     yield _one("RotaryEmbedding", _MS, {"x": _floats(2, 2, 5, 4), "n": places}, angles)
@@ -142,6 +143,26 @@ def _transformers() -> Iterator[Any]:
                activation="Relu")  # fmt: skip
 
 
+def _grouped() -> Iterator[Any]:
+    """Queries in groups that share keys: at the beginning, and with what is kept of others."""
+    angles = {"c": np.cos(_floats(9, 8)), "s": np.sin(_floats(9, 8))}
+    names = {n: _floats(2, 3, w, seed=w) for n, w in {"q": 64, "k": 32, "v": 33}.items()}
+    names["v"] = names["v"][..., 1:]
+    heads = {"num_heads": 4, "kv_num_heads": 2}
+    ends, begun = np.array([2, 2], np.int32), np.array([3], np.int32)
+    plain = {**names, "n": ends, "t": begun}
+    yield _one("GroupQueryAttention", _MS, plain, order="q,k,v,,,n,t", outputs=3, **heads)
+    wide = {"q": _floats(2, 3, 128), "n": ends, "t": begun}
+    yield _one("GroupQueryAttention", _MS, wide, angles, order="q,,,,,n,t,c,s", outputs=3,
+               do_rotary=1, softcap=2.0, **heads)  # fmt: skip
+    for old, attributes in ((5, {"smooth_softmax": 1}), (8, {"local_window_size": 3})):
+        kept = {"a": _floats(2, 2, old, 16, seed=3), "b": _floats(2, 2, old, 16, seed=4)}
+        last = {n: x[:, :1] for n, x in names.items()}
+        given = {**last, **kept, "n": np.array([5, 3], np.int32), "t": np.array([6], np.int32)}
+        yield _one("GroupQueryAttention", _MS, given, angles, order="q,k,v,a,b,n,t,c,s",
+                   outputs=3, do_rotary=1, **heads, **attributes)  # fmt: skip
+
+
 def _quantized() -> Iterator[Any]:
     a, b = {"x": _bytes(2, 3, 4, 4)}, {"z": _bytes(2, 3, 4, 4, seed=1)}
     pair = {"s": _SCALE, "o": _ZERO}
@@ -149,8 +170,24 @@ def _quantized() -> Iterator[Any]:
     yield _one("DequantizeLinear", _MS, a, pair)
     for name in ("QLinearAdd", "QLinearMul"):
         yield _one(name, _MS, {**a, **b}, pair, order="x,s,o,z,s,o,s,o")
-    for name in ("QLinearSigmoid", "QLinearLeakyRelu", "QLinearGlobalAveragePool"):
-        yield _one(name, _MS, a, pair, order="x,s,o,s,o")
+    for name, attributes in (
+        ("QLinearSigmoid", {}), ("QLinearLeakyRelu", {"alpha": 0.2}),
+        ("QLinearGlobalAveragePool", {}), ("QLinearGlobalAveragePool", {"channels_last": 1}),
+        ("QLinearAveragePool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ("QLinearSoftmax", {"axis": 1, "opset": 13}), ("QLinearSoftmax", {"axis": 1, "opset": 12}),
+    ):  # fmt: skip
+        yield _one(name, _MS, a, pair, order="x,s,o,s,o", **attributes)
+    flags = {"k": np.array([True, False, True, False])}
+    yield _one("QLinearWhere", _MS, {**flags, **a, **b}, pair, order="k,x,s,o,z,s,o,s,o")
+    given = {"x": _bytes(4, 8)}
+    held = {"w": _bytes(6, 8), "c": np.arange(6, dtype=np.int32) * 99, **pair}
+    yield _one("QGemm", _MS, given, held, order="x,s,o,w,s,o,c,s,o", transB=1, alpha=0.05)
+    yield _one("QGemm", _MS, given, held, order="x,s,o,w,s,o,c", transB=1, alpha=0.05)
+    held = {"w": _bytes(8, 24, kind=np.int8), "b": _floats(24), "s": np.float32(0.01), "o": _ZERO}
+    yield _one("QAttention", _MS, {"x": _bytes(2, 5, 8)}, held, order="x,w,b,s,s,,o", num_heads=2)
+    table = {"w": _bytes(7, 16), "s": np.abs(_floats(7, 2))}
+    rows = {"x": np.array([[1, 0, 6], [2, 2, 3]])}
+    yield _one("GatherBlockQuantized", _MS, rows, table, order="w,x,s", block_size=16, bits=4)
     yield _one("QLinearConcat", _MS, {**a, **b}, pair, order="s,o,x,s,o,z,s,o", axis=1)
     weights = {"w": _bytes(8, 6, kind=np.int8), "s": _SCALE}
     yield _one("DynamicQuantizeMatMul", _MS, {"x": _floats(4, 8)}, weights)
