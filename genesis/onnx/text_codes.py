@@ -21,7 +21,7 @@ from genesis.onnx.registry import Host, Operand, find, find_on_host, operator
 _DOMAIN = "genesis"
 _ML = "ai.onnx.ml"
 #: Operators that move elements, and which of their inputs those are in; None: all.
-_MOVES: dict[str, tuple[int, ...] | None] = {
+MOVES: dict[str, tuple[int, ...] | None] = {
     "Gather": (0,), "GatherElements": (0,), "GatherND": (0,), "Reshape": (0,), "Squeeze": (0,),
     "Unsqueeze": (0,), "Transpose": (0,), "Slice": (0,), "Flatten": (0,), "Identity": (0,),
     "Expand": (0,), "Tile": (0,), "Split": (0,), "Where": (1, 2), "Concat": None,
@@ -139,9 +139,9 @@ def _looked_up(step: NodeStep, every: Any) -> Any:
 
 def _moves(step: NodeStep, texts: set[str]) -> bool:
     """Whether a step moves texts, and does nothing else with them."""
-    if step.domain or step.kind not in _MOVES:
+    if step.domain or step.kind not in MOVES:
         return False
-    places = _MOVES[step.kind]
+    places = MOVES[step.kind]
     moved = range(len(step.inputs)) if places is None else places
     return all((n in texts) == (k in moved) for k, n in enumerate(step.inputs))
 

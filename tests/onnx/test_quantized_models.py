@@ -173,3 +173,52 @@ def test_constants_are_computed_once_and_random_numbers_each_time():
     (y, first), (_, second) = (session.run(None, {"x": x}) for _ in range(2))
     np.testing.assert_allclose(y, np.sin(constants["c"]), atol=1e-6)
     assert not np.array_equal(first, second)
+
+
+#: What lies between a tensor that is dequantised and one that is quantised: movements, in turns.
+MOVEMENTS = {
+    "one after the other": [
+        ("Transpose", ["f"], ["t"], {"perm": [1, 0]}), ("Reshape", ["t", "to"], ["r"], {}),
+        ("Split", ["r", "parts"], ["a", "b"], {"axis": 0}), ("Concat", ["b", "a"], ["m"], {"axis": 1}),
+    ],
+    "two of one scale": [("Concat", ["f", "g"], ["m"], {"axis": 1})],
+    "also computed with": [("Transpose", ["f"], ["m"], {}), ("Relu", ["f"], ["z"], {})],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MOVEMENTS)
+@pytest.mark.parametrize("again", [0.03, 0.07])
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2"])
+def test_bytes_that_are_only_moved_stay_bytes(how, again, kind):
+    limits = np.iinfo(kind)
+    constants = {
+        "s": np.float32(0.03), "z": np.array((limits.min + limits.max) // 2 + 5, kind),
+        "v": np.float32(again), "to": np.array([2, -1]), "parts": np.array([1, 1]),
+    }  # fmt: skip
+    steps = [
+        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
+        ("DequantizeLinear", ["q", "s", "z"], ["f"], {}),
+        ("QuantizeLinear", ["w", "s", "z"], ["p"], {}),
+        ("DequantizeLinear", ["p", "s", "z"], ["g"], {}), *MOVEMENTS[how],
+        ("QuantizeLinear", ["m", "v", "z"], ["k"], {}),
+        ("DequantizeLinear", ["k", "v", "z"], ["y"], {}),
+    ]  # fmt: skip
+    outputs = ["y", "k", *(["z"] if how == "also computed with" else [])]
+    if "z" in outputs:
+        steps = [(a, ["z0" if n == "z" else n for n in b], *rest) for a, b, *rest in steps]
+        constants["z0"] = constants.pop("z")
+    nodes = [helper.make_node(a, b, c, **d) for a, b, c, d in steps]
+    codes = {"u1": 2, "i1": 3, "u2": 4}
+    kinds = [(n, codes[kind] if n == "k" else 1) for n in outputs]
+    proto = model(nodes, [("x", 1, [4, 6]), ("w", 1, [4, 6])], kinds, constants)
+    proto.opset_import[0].version = 21
+    rng = np.random.default_rng(0)
+    feed = {n: (rng.standard_normal((4, 6)) * 3).astype(np.float32) for n in "xw"}
+    found = InferenceSession(proto.SerializeToString()).run(None, feed)
+    for mine, wanted in zip(found, other(proto, feed), strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+    builder = GraphBuilder(proto, "model", lambda tensor: None)
+    graph = builder.graph(proto.graph)
+    optimize.optimize(graph, builder)
+    rounded = sum(step.kind == "QuantizeLinear" for step in graph.steps)
+    assert rounded == (2 if how == "two of one scale" else 1) + (again != 0.03)

@@ -15,8 +15,9 @@ def group_query_attention(
     query: Any, key: Any = None, value: Any = None, past_key: Any = None, past_value: Any = None,
     lengths: Any = None, total: Host = None, cosines: Any = None, sines: Any = None,
     positions: Any = None, bias: Any = None, sink: Any = None, *, num_heads: int,
-    kv_num_heads: int, do_rotary: int = 0, rotary_interleaved: int = 0, scale: float = 0.0, softcap: float = 0.0,
-    local_window_size: int = -1, smooth_softmax: int = 0, causal: int = 1, outputs: int = 1,
+    kv_num_heads: int, do_rotary: int = 0, rotary_interleaved: int = 0, scale: float = 0.0,
+    softcap: float = 0.0, local_window_size: int = -1, smooth_softmax: int = 0, causal: int = 1,
+    outputs: int = 1,
 ) -> Any:  # fmt: skip
     """Attention to what came before and to itself; the cache with what is new in its places.
 
