@@ -17,9 +17,9 @@ _MS, _ML = "com.microsoft", "ai.onnx.ml"
 
 
 def _type(x: Any) -> int:
-    return {"uint8": 2, "int8": 3, "int32": 6, "int64": 7, "object": 8, "bool": 9}.get(
-        str(x.dtype), 1
-    )
+    from onnx import helper
+
+    return int(helper.np_dtype_to_tensor_dtype(x.dtype))
 
 
 def _built(name: str, inputs: Any, nodes: Any, outputs: Any, constants: Any) -> Any:
@@ -126,6 +126,8 @@ def _transformers() -> Iterator[Any]:
     yield _one("SkipLayerNormalization", _MS, {"x": x, "z": _floats(2, 5, 8, seed=2)},
                {"g": row, "b": row})  # fmt: skip
     yield _one("SkipSimplifiedLayerNormalization", _MS, {"x": x, "z": x}, {"g": row})
+    half, halves = x.astype(np.float16), row.astype(np.float16)
+    yield _one("SkipLayerNormalization", _MS, {"x": half, "z": half}, {"g": halves, "b": halves})
     yield _one("SimplifiedLayerNormalization", "", {"x": x}, {"g": row}, axis=-1)
     ids = np.array([[1, 0, 3], [2, 2, 1]], np.int32)
     tables = {"w": _floats(4, 8), "p": _floats(6, 8), "s": _floats(2, 8), "g": row, "b": row}

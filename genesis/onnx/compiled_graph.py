@@ -52,11 +52,12 @@ class GraphPiece:
         steps: list[NodeStep],
         wanted: set[str],
         counts: bool = False,
+        given: frozenset[str] = frozenset(),
     ) -> None:
         self.model, self.graphs, self.steps = model, graphs, steps
         made = {name for step in steps for name in step.outputs if name}
         read = {name for step in steps for name in reads(step) - {""}} - made
-        read.difference_update(*(graph.constants for graph in graphs))
+        read.difference_update(*(graph.constants.keys() - given for graph in graphs))
         self.reads, self.writes = sorted(read), sorted(made & wanted)
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
         #: Whether numbers that decide sizes are symbols: then it is one program for all of them.
@@ -276,9 +277,15 @@ class CompiledGraph:
     """A graph as programs: outputs by name for inputs by name. Around it may lie other graphs."""
 
     def __init__(
-        self, model: Model, around: Sequence[Graph] = (), graph: Graph | None = None
+        self,
+        model: Model,
+        around: Sequence[Graph] = (),
+        graph: Graph | None = None,
+        given: frozenset[str] = frozenset(),
     ) -> None:
         self.model, self.graph = model, graph or model.graph
+        self._given = given  # inputs that have a value in the file, and get another
+        self._with: dict[frozenset[str], CompiledGraph] = {}
         self._graphs = (*around, self.graph)
         #: Inputs whose contents decide sizes.
         found = _decisive(self.graph) & set(self.graph.inputs)
@@ -295,7 +302,9 @@ class CompiledGraph:
         wanted.update(n for piece in after for step in piece.steps for n in reads(step) - {""})
         for steps, together in reversed(parts):
             if together and steps:
-                pieces.append(GraphPiece(self.model, self._graphs, steps, wanted, self._counts))
+                pieces.append(
+                    GraphPiece(self.model, self._graphs, steps, wanted, self._counts, self._given)
+                )
             elif steps:
                 pieces.extend(Alone(self.model, self._graphs, step) for step in reversed(steps))
             wanted = wanted | {name for step in steps for name in reads(step) - {""}}
@@ -303,6 +312,8 @@ class CompiledGraph:
 
     def quick(self, values: Mapping[str, Any]) -> Quick | None:
         """What computes the outputs of NumPy arrays like these, if that is one program."""
+        if (other := self._other(values)) is not self:
+            return other.quick(values)
         programs = [k for k, piece in enumerate(self.pieces) if isinstance(piece, GraphPiece)]
         if len(programs) != 1:
             return None
@@ -341,12 +352,23 @@ class CompiledGraph:
             known.add(call.output)
         return calls
 
+    def _other(self, values: Mapping[str, Any]) -> CompiledGraph:
+        """The graph as programs that take what is given in place of a value in the file."""
+        given = self._given.union(values.keys() & self.graph.constants.keys())
+        if given == self._given:
+            return self
+        if given not in self._with:
+            self._with[given] = CompiledGraph(self.model, self._graphs[:-1], self.graph, given)
+        return self._with[given]
+
     def _scope(self, values: Mapping[str, Any], outer: ValueScope | None = None) -> ValueScope:
         given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}
         return ValueScope(given, self.model.constants(self.graph), outer)
 
     def __call__(self, values: Mapping[str, Any], outer: ValueScope | None = None) -> list[Any]:
         """The outputs in the graph's order; `outer` are the values of the graphs around."""
+        if (other := self._other(values)) is not self:
+            return other(values, outer)
         with no_grad():
             scope = self._scope(values, outer)
             place = 0
