@@ -69,10 +69,10 @@ def _moved(step: NodeStep, scaled: Mapping[str, _Scaled]) -> tuple[Any, Sequence
     """How all that a step moves was scaled, and in which inputs that is; None if not alike."""
     if step.domain or step.kind not in MOVES or not all(step.outputs):
         return None
-    places = MOVES[step.kind] or range(len(step.inputs))
+    places: Sequence[int] = MOVES[step.kind] or range(len(step.inputs))
     found = [scaled.get(step.inputs[k]) for k in places if k < len(step.inputs)]
     alike = {entry.how for entry in found if entry is not None}
-    return None if None in found or len(alike) != 1 else (*alike, places)
+    return None if None in found or len(alike) != 1 else (alike.pop(), places)
 
 
 def _scale(graph: Graph, step: NodeStep) -> tuple[Any, ...] | None:
