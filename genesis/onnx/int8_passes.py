@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ import genesis
 from genesis.compress import Codes, Format, Integer, from_codes
 from genesis.compress.int8_products import packed
 from genesis.onnx.graph import Graph, GraphBuilder, NodeStep
-from genesis.onnx.registry import find, find_on_host
+from genesis.onnx.registry import find
 from genesis.onnx.text_codes import MOVES
 
 #: Filters that are too few for a block of them.
@@ -21,63 +21,38 @@ FEW = 16
 _PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul"}
 
 
-class _Scaled(NamedTuple):
-    """What was dequantised: the bytes, and what they were scaled by."""
+def drop_roundings(graph: Graph, _: GraphBuilder) -> None:
+    """What is moved after it was dequantised is not rounded again to what it is already.
 
-    step: NodeStep
-    how: tuple[Any, ...]
-
-
-def keep_bytes(graph: Graph, _: GraphBuilder) -> None:
-    """Bytes that are only moved stay bytes, and what is quantised as it was is what it was.
-
-    A whole number times a scale, divided by the scale, is nearest to that number.
+    A whole number times a scale, divided by the scale, is nearest to that number. Products still
+    take bytes.
     """
-    scaled: dict[str, _Scaled] = {}
-    steps = list[NodeStep]()
+    grids: dict[str, Any] = {}  # how numbers are scaled that are whole numbers times a scale
+    rounded: dict[str, tuple[str, Any]] = {}  # what bytes were made of, and how
+    same: dict[str, str] = {}
     for step in graph.steps:
-        moved = _moved(step, scaled)
-        if step.kind == "DequantizeLinear" and (how := _scale(graph, step)) is not None:
-            scaled[step.outputs[0]] = _Scaled(step, how)
-            steps.append(step)
-        elif step.kind == "QuantizeLinear" and (found := scaled.get(step.inputs[0])) is not None:
-            if _scale(graph, step) == found.how:
-                step = NodeStep(
-                    step.name, "Identity", "", 13, found.step.inputs[:1], step.outputs, {},
-                    find("", "Identity", 13), find_on_host("", "Identity"),
-                )  # fmt: skip
-            steps.append(step)
-        elif moved is not None:
-            how, places = moved
-            maker = scaled[step.inputs[places[0]]].step
-            taken = [
-                scaled[n].step.inputs[0] if k in places else n for k, n in enumerate(step.inputs)
-            ]
-            names = tuple(f"{n}.bytes" for n in step.outputs)
-            steps.append(replace(step, inputs=tuple(taken), outputs=names, proto=None, plain={}))
-            for name, output in zip(names, step.outputs, strict=True):
-                inputs = (name, *maker.inputs[1:])
-                made = replace(maker, inputs=inputs, outputs=(output,), proto=None, plain={})
-                steps.append(made)
-                scaled[output] = _Scaled(made, how)
-        else:
-            steps.append(step)
-    graph.steps = steps
-
-
-def _moved(step: NodeStep, scaled: Mapping[str, _Scaled]) -> tuple[Any, Sequence[int]] | None:
-    """How all that a step moves was scaled, and in which inputs that is; None if not alike."""
-    if step.domain or step.kind not in MOVES or not all(step.outputs):
-        return None
-    places: Sequence[int] = MOVES[step.kind] or range(len(step.inputs))
-    found = [scaled.get(step.inputs[k]) for k in places if k < len(step.inputs)]
-    alike = {entry.how for entry in found if entry is not None}
-    return None if None in found or len(alike) != 1 else (alike.pop(), places)
+        if step.kind not in _PRODUCTS:
+            step.inputs = tuple(same.get(n, n) for n in step.inputs)
+        how = _scale(graph, step)
+        if how is not None and step.kind == "QuantizeLinear":
+            rounded[step.outputs[0]] = step.inputs[0], how
+        elif how is not None and step.kind == "DequantizeLinear":
+            grids[step.outputs[0]] = how
+            source, by = rounded.get(step.inputs[0], ("", None))
+            if by == how == grids.get(source):
+                same[step.outputs[0]] = source
+        elif not step.domain and step.kind in MOVES:
+            places: Sequence[int] = MOVES[step.kind] or range(len(step.inputs))
+            alike = {grids.get(n) for k, n in enumerate(step.inputs) if k in places}
+            if len(alike) == 1 and None not in alike:
+                grids.update(dict.fromkeys(step.outputs, alike.pop()))
 
 
 def _scale(graph: Graph, step: NodeStep) -> tuple[Any, ...] | None:
     """One scale and zero point for all numbers, known beforehand; None if it is another kind."""
     names = [n for n in step.inputs[1:3] if n]
+    if step.kind not in ("QuantizeLinear", "DequantizeLinear"):
+        return None
     if step.domain not in ("", "com.microsoft") or not all(_is_fixed(graph, n) for n in names):
         return None
     if len(names) < 2 or any(graph.constants[n].size != 1 for n in names):

@@ -17,8 +17,8 @@ from genesis import no_grad
 from genesis.ndarray.core.interop import realize
 from genesis.onnx.graph import Graph, GraphBuilder, NodeStep, note_last_uses, reads
 from genesis.onnx.int8_passes import (
+    drop_roundings,
     fuse_quantized,
-    keep_bytes,
     pack_filters,
     pack_weights,
     sign_weights,
@@ -358,7 +358,7 @@ def drop_unused(graph: Graph, _: GraphBuilder) -> None:
 PASSES: dict[str, Callable[[Graph, GraphBuilder], None]] = {
     "drop_invariants": drop_invariants,
     "free_ranks": free_ranks,
-    "keep_bytes": keep_bytes,
+    "drop_roundings": drop_roundings,
     "drop_copies": drop_copies,
     "number_texts": number_texts,
     "number_labels": number_labels,
