@@ -1,13 +1,14 @@
 """Damaged and malicious files of models and weights: one clear exception each, or a result.
 
-    python -m tests.random_files --seed S --count N [--minutes M]
+    python -m tests.random_files --seed S --count N [--minutes M] [--kind KIND]
 
-draws the files of the seeds from S on: models of the operators' tests of the `onnx` package with
-flipped bits, exchanged nodes, other types, giant numbers, subgraphs and loops in each other and
-functions that call themselves, pickles that call whatever there is to call, and archives and tables
-that say they are larger than they are. A child process reads and computes them one after the other,
-with limits on its memory and on its processor time; what ends it, hangs or raises anything else
-than a clear exception is printed with its seed, and counted.
+draws the files of the seeds from S on: models of the operators' tests of the `onnx` package, and of
+the operators that it does not test (`tests/rare_operators.py`), with flipped bits, exchanged nodes,
+other types, giant numbers, subgraphs and loops in each other and functions that call themselves,
+pickles that call whatever there is to call, and archives and tables that say they are larger than
+they are. A child process reads and computes them one after the other, with limits on its memory and
+on its processor time; what ends it, hangs or raises anything else than a clear exception is printed
+with its seed, and counted.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ import time
 import traceback
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests import rare_operators
 from tests.hostile import damaged
 
 #: Processor seconds that a file may take, and bytes that a child may have on top of its own.
@@ -86,6 +88,55 @@ def _controlled(draw: random.Random) -> bytes:
     if draw.randrange(2):
         _changed(model, draw)
     return model.SerializeToString()
+
+
+@cache
+def _rare_models() -> list[Any]:
+    return [model for _, model, _ in rare_operators.models()]
+
+
+def _rare(draw: random.Random) -> bytes:
+    """Operators that `onnx` does not test, one fed by another, or by one that it tests."""
+    import onnx
+
+    model = onnx.ModelProto()
+    model.CopyFrom(draw.choice(_rare_models()))
+    for k in range(draw.choice((0, 0, 1, 3))):
+        _graft(model, draw.choice((_rare_models(), _models())[draw.randrange(2)]), f"?{k}", draw)
+    for _ in range(draw.choice((0, 1, 1, 2, 4))):
+        draw.choice((_changed, _rare_kind))(model, draw)
+    contents = model.SerializeToString()
+    if draw.randrange(4) == 0:
+        contents = next(iter(damaged(contents, 1, draw.randrange(1 << 30))))
+    return contents
+
+
+def _rare_kind(model: Any, draw: random.Random) -> None:
+    other = draw.choice(draw.choice(_rare_models()).graph.node)
+    node = draw.choice(model.graph.node)
+    node.op_type, node.domain = other.op_type, other.domain
+    if draw.randrange(2):
+        del node.attribute[:]
+        node.attribute.extend(other.attribute)
+
+
+def _graft(model: Any, other: Any, prefix: str, draw: random.Random) -> None:
+    """The nodes of another model, whose inputs may be results of this one."""
+    from onnx import compose
+
+    copy = compose.add_prefix(other, prefix)
+    made = [name for node in model.graph.node for name in node.output if name]
+    graph = copy.graph
+    for given in graph.input:
+        if made and draw.randrange(3):
+            name = draw.choice(made)
+            for node in graph.node:
+                node.input[:] = [name if n == given.name else n for n in node.input]
+        else:
+            model.graph.input.append(given)
+    model.graph.node.extend(graph.node)
+    model.graph.initializer.extend(graph.initializer)
+    model.graph.output.extend(graph.output)
 
 
 def _changed(model: Any, draw: random.Random) -> None:
@@ -245,6 +296,8 @@ def _run_model(contents: bytes, draw: random.Random) -> None:
 def _value(arg: Any, rng: Any) -> Any:
     kinds = {"float": "f4", "double": "f8", "float16": "f2", "bool": "?", "string": "O"}
     text = arg.type.removeprefix("tensor(").removesuffix(")")
+    if text.startswith("map("):
+        return {"a": 1.5, "c": -2.0} if "string" in text else {3: 1.5, 1: -2.0}
     shape = [n if isinstance(n, int) and 0 <= n < 1000 else 2 for n in arg.shape]
     try:
         dtype = np.dtype(kinds.get(text, text))
@@ -376,6 +429,7 @@ def _read_archive(contents: bytes, draw: random.Random) -> None:
 KINDS: dict[str, tuple[Callable[..., bytes], Callable[..., None]]] = {
     "model": (_model, _run_model), "pickle": (_checkpoint, _read_checkpoint),
     "control": (_controlled, _run_model), "archive": (_archive, _read_archive),
+    "rare": (_rare, _run_model),
 }  # fmt: skip
 
 
@@ -383,6 +437,8 @@ def kind_of(seed: int) -> str:
     """The kind of the file of a seed."""
     if seed % 16 in (8, 12):
         return "control" if seed % 16 == 8 else "archive"
+    if seed % 16 in (2, 13):
+        return "rare"
     return "pickle" if seed % 4 == 3 else "model"
 
 
@@ -416,14 +472,14 @@ def _forbid(event: str, args: tuple[Any, ...]) -> None:
         raise Executed(f"{event} {args!r}"[:200])
 
 
-def _work(seeds: range, pipe: Any) -> None:
+def _work(seeds: Sequence[int], pipe: Any) -> None:
     """Try seeds one after the other; which one comes next is said before."""
     import genesis.onnx
     import genesis.weights  # noqa: F401
 
     os.environ["GENESIS_CACHE"] = "off"
     faulthandler.enable()
-    _models()
+    _models(), _rare_models()
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     sys.addaudithook(_forbid)
@@ -441,18 +497,21 @@ def _work(seeds: range, pipe: Any) -> None:
         pipe.send((seed, found, True))
 
 
-def run(first: int, count: int, minutes: float | None = None) -> list[tuple[int, str]]:
-    """What is wrong with the files of seeds, each with its seed."""
+def run(
+    first: int, count: int, minutes: float | None = None, kind: str | None = None
+) -> list[tuple[int, str]]:
+    """What is wrong with the files of seeds, or those of a kind, each with its seed."""
     context = multiprocessing.get_context("spawn")
     end = time.monotonic() + 60 * (minutes or 1e9)
     found: list[tuple[int, str]] = []
-    seed, last = first, first + count
-    while seed < last and time.monotonic() < end:
+    left = [seed for seed in range(first, first + count) if kind in (None, kind_of(seed))]
+    done = 0
+    while done < len(left) and time.monotonic() < end:
         ours, theirs = context.Pipe()
-        child = context.Process(target=_work, args=(range(seed, last), theirs))
+        child = context.Process(target=_work, args=(left[done:], theirs))
         child.start()
         theirs.close()
-        at, ended = seed, False
+        at, ended = left[done], False
         try:
             while time.monotonic() < end:
                 at, error, ended = ours.recv()
@@ -466,8 +525,8 @@ def run(first: int, count: int, minutes: float | None = None) -> list[tuple[int,
                 print(*found[-1], flush=True)
         child.kill()
         child.join()
-        seed = at + 1
-    print(f"{seed - first} files, {len(found)} of them not refused as they should be", flush=True)
+        done = left.index(at) + 1
+    print(f"{done} files, {len(found)} of them not refused as they should be", flush=True)
     return found
 
 
@@ -477,8 +536,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--minutes", type=float)
+    parser.add_argument("--kind", choices=KINDS)
     chosen = parser.parse_args()
-    sys.exit(bool(run(chosen.seed, chosen.count, chosen.minutes)))
+    sys.exit(bool(run(chosen.seed, chosen.count, chosen.minutes, chosen.kind)))
 
 
 if __name__ == "__main__":

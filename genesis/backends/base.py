@@ -464,6 +464,10 @@ class Backend(ABC):
     def kernel_name(self, binary: Binary) -> str:
         """The name of the kernel that was compiled, for people."""
 
+    def expect_kernels(self) -> None:
+        """Take note that many kernels are to be compiled soon."""
+        return None
+
     @abstractmethod
     def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[Binary]:
         """Machine code for verified kernels, which may be verified as they are asked for.

@@ -2,8 +2,10 @@
 
 The process that wants code can make all of it alone; workers only help. So one that was killed, or
 lost in a fork, costs time and never a result, and an error is always raised here. A worker (see
-`worker_process.py`) is started when a few kernels wait for code, and stays for the next ones. Until
-it is there a thread of this process does the work, and goes on beside it.
+`worker_process.py`) is started when a few kernels wait for code, or many are to be expected, and
+stays for the next ones. Until it is there a thread of this process does the work. From then on this
+process only makes what is to be computed, and helps when it has made all: its processor is better
+used so, as everybody waits for what is made.
 """
 
 from __future__ import annotations
@@ -42,39 +44,49 @@ def each(function: Callable[[A], R], arguments: Iterable[A], kind: str) -> list[
     wanted: list[Future[R]] = []
     threads: list[threading.Thread] = []
     at_work: list[threading.Thread] = []
+    helped = threading.Event()
     crew = _crew(function)
 
-    def work(compute: Callable[[A], R]) -> None:
+    def computed(compute: Callable[[A], R], future: Future[R], argument: A) -> None:
+        try:
+            with span(kind):
+                result = compute(argument)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def work() -> None:
         at_work.append(threading.current_thread())
-        while (item := waiting.get()) is not None:
-            future, argument = item
-            try:
-                with span(kind):
-                    result = compute(argument)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        while not helped.is_set() and (item := waiting.get()) is not None:
+            computed(function, *item)
 
     def work_with(worker: _Worker) -> None:
         try:
             worker.arrive()
-            work(lambda argument: worker(argument, function))
+            helped.set()
+            at_work.append(threading.current_thread())
+            while (item := waiting.get()) is not None:
+                computed(lambda argument: worker(argument, function), *item)
         finally:
             crew.left(worker)
 
-    def start(target: Callable[[Any], None], argument: Any) -> None:
-        threads.append(threading.Thread(target=target, args=(argument,), name="genesis-code"))
+    def start(target: Callable[..., Any], *arguments: Any) -> None:
+        threads.append(threading.Thread(target=target, args=arguments, name="genesis-code"))
         threads[-1].start()
 
     try:
         for argument in arguments:
             wanted.append(Future())
             waiting.put((wanted[-1], argument))
-            if not threads:
-                start(work, function)
-            elif worker := crew.joined(waiting.qsize()):
+            # None is started for one argument: it may stay alone.
+            if worker := crew.joined(waiting.qsize() if threads else -1):
                 start(work_with, worker)
+            if not threads:
+                start(work)
+        with suppress(Empty):
+            while (item := waiting.get_nowait()) is not None:
+                computed(function, *item)
         return [future.result() for future in wanted]
     finally:
         with suppress(Empty):  # if there was an error
@@ -84,6 +96,20 @@ def each(function: Callable[[A], R], arguments: Iterable[A], kind: str) -> list[
             waiting.put(None)
         for thread in at_work:  # a worker that is still being started is not waited for
             thread.join()
+
+
+def expect(function: Callable[[Any], Any]) -> None:
+    """Start a worker, if there is none: `each` will be asked for many results soon."""
+    crew = _crew(function)
+
+    def idle(worker: _Worker) -> None:
+        try:
+            worker.arrive()
+        finally:
+            crew.left(worker)
+
+    if worker := crew.first():
+        threading.Thread(target=idle, args=(worker,), name="genesis-code").start()
 
 
 class _Worker:
@@ -156,13 +182,19 @@ class _Crew:
                     return worker
                 self._end(worker)
             expected = sum(not worker.there for worker in self.workers)
-            most = len(os.sched_getaffinity(0)) - 1
-            if waiting < FEW * (expected + 1) or len(self.workers) >= most:
-                return None
+            return None if waiting < FEW * (expected + 1) else self._started()
+
+    def first(self) -> _Worker | None:
+        """A new one, where there is none."""
+        with self._lock:
+            return None if self.workers else self._started()
+
+    def _started(self) -> _Worker | None:
+        if len(self.workers) < len(os.sched_getaffinity(0)) - 1:
             with suppress(OSError):  # there may be no process to be had
                 self.workers.append(_Worker(self._function))
                 return self.workers[-1]
-            return None
+        return None
 
     def left(self, worker: _Worker) -> None:
         """It is idle again, if it is still there."""

@@ -38,12 +38,17 @@ from genesis.ir.node import Node, topological
 
 #: The stage whose rules are `genesis.compiler.graph.simplify.RULES`.
 SIMPLIFY = "simplify"
+#: Nodes of a graph that becomes enough kernels to have help with them.
+MANY = 200
 
 
 def compile_program(
     roots: Sequence[Node], donated: frozenset[int], backend: Backend, options: Options
 ) -> Program:
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
+    written = topological(roots)
+    if len(written) > MANY:
+        backend.expect_kernels()
     became: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
     stages = [GraphStage("as written", tuple(roots))]
@@ -58,7 +63,7 @@ def compile_program(
     overwrites = options.donate and not on_host(simple, backend)
     slots = donated if overwrites else frozenset()
     # Simplification may drop inputs; whoever runs the program still passes them.
-    buffers = max((n.attr.slot + 1 for n in topological(roots) if n.op is ops.BUFFER), default=0)
+    buffers = max((n.attr.slot + 1 for n in written if n.op is ops.BUFFER), default=0)
     fresh = count(buffers)
     steps, in_place = _lower(simple, slots, backend, options, lambda: next(fresh))
     reuses = {n: slot for n, slot in in_place.items() if n in simple}

@@ -52,11 +52,12 @@ class GraphPiece:
         steps: list[NodeStep],
         wanted: set[str],
         counts: bool = False,
+        given: frozenset[str] = frozenset(),
     ) -> None:
         self.model, self.graphs, self.steps = model, graphs, steps
         made = {name for step in steps for name in step.outputs if name}
         read = {name for step in steps for name in reads(step) - {""}} - made
-        read.difference_update(*(graph.constants for graph in graphs))
+        read.difference_update(*(graph.constants.keys() - given for graph in graphs))
         self.reads, self.writes = sorted(read), sorted(made & wanted)
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
         #: Whether numbers that decide sizes are symbols: then it is one program for all of them.
@@ -90,16 +91,20 @@ class GraphPiece:
         known = {n: x for n, x in known.items() if n not in tensors}
         counts = {n: x for n, x in known.items() if self._counts and _is_count(x)}
         known = {n: x for n, x in known.items() if n not in counts}
-        function = self._function(tuple(tensors), known, counts)
+        carriers = {n: _carrier(int(x.item())) for n, x in counts.items()}
+        function = self._function(tensors, known, counts)
         if counts and function.captures > _MOST_CAPTURES:
             raise _NeedsNumbers
-        return function, {**tensors, **{n: _carrier(int(x.item())) for n, x in counts.items()}}
+        return function, {**tensors, **carriers}
 
     def _function(
-        self, names: tuple[str, ...], known: Mapping[str, Any], counts: Mapping[str, Any]
+        self, tensors: Mapping[str, Any], known: Mapping[str, Any], counts: Mapping[str, Any]
     ) -> Any:
+        names = tuple(tensors)
         shapes = {n: x.shape for n, x in counts.items()}
-        key = (names, *shapes.items(), *((n, *_fingerprint(x)) for n, x in known.items()))
+        # Where tensors have other axes, it is another program for all numbers.
+        ranks = [x.ndim for x in tensors.values()] if counts else ()
+        key = (names, *ranks, *shapes.items(), *((n, *_fingerprint(x)) for n, x in known.items()))
         if key not in self._compiled:
             if len(self._compiled) >= _MOST_KINDS:
                 self._compiled.popitem(last=False)
@@ -109,7 +114,10 @@ class GraphPiece:
                 numbers = {n: _counted(values[n], shape) for n, shape in shapes.items()}
                 return self._computed({**known, **values, **numbers})
 
-            self._compiled[key] = genesis.jit(function)
+            self._compiled[key] = compiled = genesis.jit(function)
+            if counts:  # the first program is for all numbers already
+                others = (_carrier(int(x.item()) + 1) for x in counts.values())
+                compiled.expect(*tensors.values(), *others)
         self._compiled.move_to_end(key)
         return self._compiled[key]
 
@@ -269,9 +277,15 @@ class CompiledGraph:
     """A graph as programs: outputs by name for inputs by name. Around it may lie other graphs."""
 
     def __init__(
-        self, model: Model, around: Sequence[Graph] = (), graph: Graph | None = None
+        self,
+        model: Model,
+        around: Sequence[Graph] = (),
+        graph: Graph | None = None,
+        given: frozenset[str] = frozenset(),
     ) -> None:
         self.model, self.graph = model, graph or model.graph
+        self._given = given  # inputs that have a value in the file, and get another
+        self._with: dict[frozenset[str], CompiledGraph] = {}
         self._graphs = (*around, self.graph)
         #: Inputs whose contents decide sizes.
         found = _decisive(self.graph) & set(self.graph.inputs)
@@ -280,11 +294,17 @@ class CompiledGraph:
         self._counts = bool(around)  # the number of a round may be one that decides sizes
         self.pieces: list[GraphPiece | Alone] = self._pieces([(self.graph.steps, True)])
 
-    def _pieces(self, parts: list[tuple[list[NodeStep], bool]]) -> list[GraphPiece | Alone]:
+    def _pieces(
+        self, parts: list[tuple[list[NodeStep], bool]], after: Sequence[GraphPiece | Alone] = ()
+    ) -> list[GraphPiece | Alone]:
+        """Pieces of steps, which are one program or run alone; pieces that are there follow."""
         wanted, pieces = set(self.graph.outputs), list[GraphPiece | Alone]()
+        wanted.update(n for piece in after for step in piece.steps for n in reads(step) - {""})
         for steps, together in reversed(parts):
             if together and steps:
-                pieces.append(GraphPiece(self.model, self._graphs, steps, wanted, self._counts))
+                pieces.append(
+                    GraphPiece(self.model, self._graphs, steps, wanted, self._counts, self._given)
+                )
             elif steps:
                 pieces.extend(Alone(self.model, self._graphs, step) for step in reversed(steps))
             wanted = wanted | {name for step in steps for name in reads(step) - {""}}
@@ -292,6 +312,8 @@ class CompiledGraph:
 
     def quick(self, values: Mapping[str, Any]) -> Quick | None:
         """What computes the outputs of NumPy arrays like these, if that is one program."""
+        if (other := self._other(values)) is not self:
+            return other.quick(values)
         programs = [k for k, piece in enumerate(self.pieces) if isinstance(piece, GraphPiece)]
         if len(programs) != 1:
             return None
@@ -330,12 +352,23 @@ class CompiledGraph:
             known.add(call.output)
         return calls
 
+    def _other(self, values: Mapping[str, Any]) -> CompiledGraph:
+        """The graph as programs that take what is given in place of a value in the file."""
+        given = self._given.union(values.keys() & self.graph.constants.keys())
+        if given == self._given:
+            return self
+        if given not in self._with:
+            self._with[given] = CompiledGraph(self.model, self._graphs[:-1], self.graph, given)
+        return self._with[given]
+
     def _scope(self, values: Mapping[str, Any], outer: ValueScope | None = None) -> ValueScope:
         given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}
         return ValueScope(given, self.model.constants(self.graph), outer)
 
     def __call__(self, values: Mapping[str, Any], outer: ValueScope | None = None) -> list[Any]:
         """The outputs in the graph's order; `outer` are the values of the graphs around."""
+        if (other := self._other(values)) is not self:
+            return other(values, outer)
         with no_grad():
             scope = self._scope(values, outer)
             place = 0
@@ -374,12 +407,10 @@ class CompiledGraph:
 
     def _divide(self, place: int, step: int) -> None:
         """From now on have one step of a piece run by itself."""
-        parts = [(list(p.steps), isinstance(p, GraphPiece)) for p in self.pieces]
-        steps = parts[place][0]
-        parts[place : place + 1] = [
-            (steps[:step], True), (steps[step : step + 1], False), (steps[step + 1 :], True)
-        ]  # fmt: skip
-        self.pieces = self._pieces([part for part in parts if part[0]])
+        before, steps = self.pieces[:place], self.pieces[place].steps
+        after = self.pieces[place + 1 :]
+        parts = [(steps[:step], True), (steps[step : step + 1], False), (steps[step + 1 :], True)]
+        self.pieces = [*before, *self._pieces(parts, after), *after]
 
 
 def _may_decide(kind: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,55 @@ from genesis.compress import Codes, Format, Integer, from_codes
 from genesis.compress.int8_products import packed
 from genesis.onnx.graph import Graph, GraphBuilder, NodeStep
 from genesis.onnx.registry import find
+from genesis.onnx.text_codes import MOVES
 
 #: Filters that are too few for a block of them.
 FEW = 16
 #: Products whose factors may be quantised, and what computes them of bytes then.
 _PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul"}
+
+
+def drop_roundings(graph: Graph, _: GraphBuilder) -> None:
+    """What is moved after it was dequantised is not rounded again to what it is already.
+
+    A whole number times a scale, divided by the scale, is nearest to that number. Products still
+    take bytes.
+    """
+    grids: dict[str, Any] = {}  # how numbers are scaled that are whole numbers times a scale
+    rounded: dict[str, tuple[str, Any]] = {}  # what bytes were made of, and how
+    same: dict[str, str] = {}
+    for step in graph.steps:
+        if step.kind not in _PRODUCTS:
+            step.inputs = tuple(same.get(n, n) for n in step.inputs)
+        how = _scale(graph, step)
+        if how is not None and step.kind == "QuantizeLinear":
+            rounded[step.outputs[0]] = step.inputs[0], how
+        elif how is not None and step.kind == "DequantizeLinear":
+            grids[step.outputs[0]] = how
+            source, by = rounded.get(step.inputs[0], ("", None))
+            if by == how == grids.get(source):
+                same[step.outputs[0]] = source
+        elif not step.domain and step.kind in MOVES:
+            places: Sequence[int] = MOVES[step.kind] or range(len(step.inputs))
+            alike = {grids.get(n) for k, n in enumerate(step.inputs) if k in places}
+            if len(alike) == 1 and None not in alike:
+                grids.update(dict.fromkeys(step.outputs, alike.pop()))
+
+
+def _scale(graph: Graph, step: NodeStep) -> tuple[Any, ...] | None:
+    """One scale and zero point for all numbers, known beforehand; None if it is another kind."""
+    names = [n for n in step.inputs[1:3] if n]
+    if step.kind not in ("QuantizeLinear", "DequantizeLinear"):
+        return None
+    if step.domain not in ("", "com.microsoft") or not all(_is_fixed(graph, n) for n in names):
+        return None
+    if len(names) < 2 or any(graph.constants[n].size != 1 for n in names):
+        return None
+    scale, zero = (graph.constants[n] for n in names)
+    whole = zero.dtype in (np.int8, np.uint8, np.int16, np.uint16)
+    if scale.dtype != np.float32 or not whole or not 1e-30 < scale.item() < 1e30:
+        return None
+    return scale.item(), zero.item(), zero.dtype
 
 
 def fuse_quantized(graph: Graph, _: GraphBuilder) -> None:

@@ -72,6 +72,7 @@ class Model(nn.Module):
         self.outputs = list(graph.outputs)
         self._constants: dict[str, Any] = {}
         self._names: dict[Graph, dict[str, str]] = {}  # of constants, by graph
+        self._copies: dict[str, int] = {}  # of constants, by name
         for inner in (graph, *(g for step in graph.every_step() for g in step.subgraphs())):
             self._names[inner] = {name: self._entered(name, inner) for name in inner.constants}
         self.eval()
@@ -80,7 +81,8 @@ class Model(nn.Module):
         """Keep a constant of a graph, under its name or one like it that is not taken."""
         name, value = local, graph.constants[local]
         while name in self._constants or name in self._parameters or name in self._buffers:
-            name += "_"
+            self._copies[local] = number = self._copies.get(local, 0) + 1
+            name = f"{local}_{number}"
         self._enter(name, value, local in self.needed)
         return name
 

@@ -17,6 +17,7 @@ from genesis import no_grad
 from genesis.ndarray.core.interop import realize
 from genesis.onnx.graph import Graph, GraphBuilder, NodeStep, note_last_uses, reads
 from genesis.onnx.int8_passes import (
+    drop_roundings,
     fuse_quantized,
     pack_filters,
     pack_weights,
@@ -189,7 +190,7 @@ def widen_halves(graph: Graph, _: GraphBuilder) -> None:
     if not large or not plain or any(_makes_halves(step) for step in graph.steps):
         return
     given = [n for n in graph.inputs if _is_half(graph, n)]
-    if halves.intersection(graph.inputs) or not all(n in graph.types for n in graph.outputs):
+    if halves.intersection(graph.inputs) or not all(_is_typed(graph, n) for n in graph.outputs):
         return
     for name in halves:
         graph.constants[name] = graph.constants[name].astype(np.float32)
@@ -202,6 +203,11 @@ def widen_halves(graph: Graph, _: GraphBuilder) -> None:
     before = [_cast(n, wide[n], TensorProto.FLOAT) for n in given]
     after = [_cast(wide[n], n, TensorProto.FLOAT16) for n in graph.outputs if n in wide]
     graph.steps = [*before, *graph.steps, *after]
+
+
+def _is_typed(graph: Graph, name: str) -> bool:
+    kind = graph.types.get(name)
+    return kind is not None and kind.tensor_type.elem_type != TensorProto.UNDEFINED
 
 
 def _is_half(graph: Graph, name: str) -> bool:
@@ -352,6 +358,7 @@ def drop_unused(graph: Graph, _: GraphBuilder) -> None:
 PASSES: dict[str, Callable[[Graph, GraphBuilder], None]] = {
     "drop_invariants": drop_invariants,
     "free_ranks": free_ranks,
+    "drop_roundings": drop_roundings,
     "drop_copies": drop_copies,
     "number_texts": number_texts,
     "number_labels": number_labels,

@@ -106,6 +106,10 @@ class InferenceSession:
     def enable_fallback(self) -> None:
         """Say that something else may compute; accepted."""
 
+    def end_profiling(self) -> str:
+        """The file in which measurements are: none, `genesis.profiling` makes them."""
+        return ""
+
     def get_session_options(self) -> SessionOptions:
         """What it was made with."""
         return self._options

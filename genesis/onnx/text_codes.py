@@ -21,7 +21,7 @@ from genesis.onnx.registry import Host, Operand, find, find_on_host, operator
 _DOMAIN = "genesis"
 _ML = "ai.onnx.ml"
 #: Operators that move elements, and which of their inputs those are in; None: all.
-_MOVES: dict[str, tuple[int, ...] | None] = {
+MOVES: dict[str, tuple[int, ...] | None] = {
     "Gather": (0,), "GatherElements": (0,), "GatherND": (0,), "Reshape": (0,), "Squeeze": (0,),
     "Unsqueeze": (0,), "Transpose": (0,), "Slice": (0,), "Flatten": (0,), "Identity": (0,),
     "Expand": (0,), "Tile": (0,), "Split": (0,), "Where": (1, 2), "Concat": None,
@@ -92,6 +92,10 @@ def number_texts(graph: Graph, _: GraphBuilder) -> None:
 
 def _replace(graph: Graph, given: list[str], texts: set[str], words: dict[str, int]) -> None:
     every = _texts([*words, "\0"])  # the last is no text of the model
+    try:
+        tables = {id(step): _looked_up(step, every) for step in graph.steps if _table_of(step)}
+    except (TypeError, ValueError):  # it will be said of the node when it is to run
+        return
     codes = {name: f"{name}.codes" for name in texts}
     for name in texts & graph.constants.keys() - {*given}:
         held = graph.constants[name]
@@ -104,7 +108,7 @@ def _replace(graph: Graph, given: list[str], texts: set[str], words: dict[str, i
             step.outputs = tuple(codes.get(n, n) for n in step.outputs)
         else:
             table = f"{step.outputs[0]}.table"
-            graph.constants[table] = _looked_up(step, every)
+            graph.constants[table] = tables[id(step)]
             inputs = (table, codes[step.inputs[0]])
             step = _step("TextTable", _DOMAIN, inputs, step.outputs[0], {})
         steps.append(step)
@@ -121,7 +125,7 @@ def _table_of(step: NodeStep) -> list[str] | None:
     if step.kind == "LabelEncoder" and not {"values_strings", "default_string"} & options.keys():
         return list(options.get("keys_strings") or options.get("classes_strings") or ()) or None
     if step.kind == "CategoryMapper":
-        return list(options["cats_strings"])
+        return list(options.get("cats_strings") or ()) or None
     return None
 
 
@@ -135,9 +139,9 @@ def _looked_up(step: NodeStep, every: Any) -> Any:
 
 def _moves(step: NodeStep, texts: set[str]) -> bool:
     """Whether a step moves texts, and does nothing else with them."""
-    if step.domain or step.kind not in _MOVES:
+    if step.domain or step.kind not in MOVES:
         return False
-    places = _MOVES[step.kind]
+    places = MOVES[step.kind]
     moved = range(len(step.inputs)) if places is None else places
     return all((n in texts) == (k in moved) for k, n in enumerate(step.inputs))
 

@@ -83,6 +83,11 @@ def is_symbolic(x: Any) -> bool:
     return x.dtype == object and any(isinstance(n, Size | Whole) for n in x.flat)
 
 
+def real_type(*arrays: Any) -> Any:
+    """The type of the symbolic sizes in arrays that are real numbers; None: there are none."""
+    return next((n.dtype for x in arrays for n in x.flat if isinstance(n, Whole)), None)
+
+
 def sizes(shape: Sequence[Any]) -> Any:
     """A shape as an array."""
     if all(isinstance(n, int) for n in shape):
@@ -118,9 +123,9 @@ def as_tensor(x: Any) -> Any:
 def _tensor_of_sizes(x: Any) -> Any:
     from genesis import stack
 
-    kinds = [n.dtype for n in x.flat if isinstance(n, Whole)]
-    if kinds:
-        return as_tensor(integers_of(x)).to(as_dtype(kinds[0]))
+    real = real_type(x)
+    if real is not None:
+        return as_tensor(integers_of(x)).to(as_dtype(real))
     first, *_ = sizes = list(x.flat)
     apart = [n - first for n in sizes]
     if all(isinstance(n, int) for n in apart):  # one of them, counted on

@@ -67,6 +67,13 @@ def test_few_arguments_start_no_process() -> None:
     assert settled(neg) == []
 
 
+def test_who_is_expected_is_there_before_the_first_argument(tmp_path: Path) -> None:
+    compile_workers.expect(say)
+    compile_workers.expect(say)
+    (pid,) = settled(say)
+    assert pid in compile_workers.each(say, [str(tmp_path)] * 3, "test")
+
+
 def test_a_worker_that_dies_at_work_is_replaced_by_this_process() -> None:
     assert compile_workers.each(only_in, [os.getpid()] * 40, "test") == [os.getpid()] * 40
     settled(only_in)

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from genesis import no_grad
-from genesis.onnx import OperatorError, UnsupportedModel, from_proto, load
+from genesis.onnx import InferenceSession, OperatorError, UnsupportedModel, from_proto, load
 from genesis.onnx.values import as_host
 from genesis.serialization import BadFile
 
@@ -131,6 +131,40 @@ def test_subgraphs_in_each_other():
     graph.input.extend(inputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
     assert from_proto(model)(np.array(True), np.float32(3))[0].item() == 3
+
+
+def test_copies_of_a_constant_in_each_other():
+    """Twice as many graphs with each If around them, all with a constant of one name."""
+    constant = numpy_helper.from_array(np.float32([1, 2]), "w")
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["w", "w"], ["y"])], "g", [], [info("y", 1, [2])], [constant]
+    )
+    for _ in range(13):
+        node = helper.make_node("If", ["c"], ["y"], then_branch=graph, else_branch=graph)
+        graph = helper.make_graph([node], "g", [], [info("y", 1, [2])])
+    graph.input.append(info("c", 9, []))
+    model = from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]))
+    names = [name for name, _ in model.named_parameters()]
+    assert len({*names}) == 1 << 13 and max(map(len, names)) < 9
+
+
+@pytest.mark.parametrize("kind", ["CategoryMapper", "LabelEncoder", "OneHotEncoder"])
+def test_tables_that_lack_a_half(kind):
+    names = "keys_strings" if kind == "LabelEncoder" else "cats_strings"
+    node = helper.make_node(kind, ["x"], ["y"], domain="ai.onnx.ml", **{names: ["a", "b"]})
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", TensorProto.STRING, [2])],
+        [helper.make_empty_tensor_value_info("y")],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("", 20)]
+    contents = helper.make_model(graph, opset_imports=opsets).SerializeToString()
+    feed = {"x": np.array(["a", "c"], object)}
+    if kind == "OneHotEncoder":
+        assert InferenceSession(contents).run(None, feed)[0].tolist() == [[1, 0], [0, 0]]
+    else:
+        with pytest.raises(OperatorError, match=kind):
+            InferenceSession(contents).run(None, feed)
 
 
 def test_functions_that_multiply():

@@ -156,3 +156,48 @@ def test_commands(path, tmp_path, capsys):
     ):
         assert main(["onnx", *words]) == 1
         assert re.search(said, capsys.readouterr().err)
+
+
+def test_values_in_the_file_that_are_inputs_may_be_given():
+    from onnx import numpy_helper
+
+    info = helper.make_tensor_value_info
+    inside = helper.make_graph(
+        [helper.make_node("Add", ["x", "b"], ["t"])], "then", [], [info("t", 1, None)]
+    )
+    outside = helper.make_graph(
+        [helper.make_node("Sub", ["x", "b"], ["t"])], "else", [], [info("t", 1, None)]
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["c"], to=9),
+        helper.make_node("If", ["c"], ["h"], then_branch=inside, else_branch=outside),
+        helper.make_node("MatMul", ["h", "w"], ["p"]),
+        helper.make_node("Reshape", ["p", "to"], ["y"]),
+    ]  # fmt: skip
+    held = {
+        "b": np.float32([1, 2, 3, 4]), "w": np.ones((4, 2), np.float32), "to": np.array([-1]),
+    }  # fmt: skip
+    given = [info("b", 1, [4]), info("w", 1, [4, 2]), info("to", 7, [None])]
+    graph = helper.make_graph(
+        nodes, "g", [info("x", 1, ["n", 4]), *given], [info("y", 1, None)],
+        [numpy_helper.from_array(v, n) for n, v in held.items()],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    contents = proto.SerializeToString()
+    mine, theirs = (m.InferenceSession(contents) for m in (genesis.onnx, onnxruntime))
+    w = np.arange(8, dtype=np.float32).reshape(4, 2)
+    for more in ({}, {"w": w}, {"b": -w[:, 1]}, {"w": w, "to": np.array([2, -1])}, {"w": -w}, {}):
+        for x in (X, X * 0, X):
+            (expected,) = theirs.run(None, {"x": x, **more})
+            (found,) = mine.run(None, {"x": x, **more})
+            np.testing.assert_allclose(found, expected, 1e-5)
+
+
+def test_no_rows(path):
+    session = genesis.onnx.InferenceSession(path)
+    (full,) = session.run(["y"], {"x": X})
+    (empty,) = session.run(["y"], {"x": X[:0]})
+    assert empty.shape == (0, *full.shape[1:]) and empty.dtype == full.dtype
+    weights = genesis.ones(4, 2)
+    assert genesis.jit(lambda x: x @ weights)(genesis.zeros(0, 4)).shape == (0, 2)

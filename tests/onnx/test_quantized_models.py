@@ -23,8 +23,10 @@ def model(nodes, inputs, outputs, constants):
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def other(proto, feed):
+def other(proto, feed, plain=False):
     options = ort.SessionOptions()
+    if plain:  # its optimiser makes models of signed bytes that it does not load
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     contents = proto.SerializeToString()
     session = ort.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
@@ -173,3 +175,52 @@ def test_constants_are_computed_once_and_random_numbers_each_time():
     (y, first), (_, second) = (session.run(None, {"x": x}) for _ in range(2))
     np.testing.assert_allclose(y, np.sin(constants["c"]), atol=1e-6)
     assert not np.array_equal(first, second)
+
+
+#: What lies between a tensor that is dequantised and one that is quantised: movements, in turns.
+MOVEMENTS = {
+    "one after the other": [
+        ("Transpose", ["f"], ["t"], {"perm": [1, 0]}), ("Reshape", ["t", "to"], ["r"], {}),
+        ("Split", ["r", "parts"], ["a", "b"], {"axis": 0}),
+        ("Concat", ["b", "a"], ["m"], {"axis": 1}),
+    ],
+    "two of one scale": [("Concat", ["f", "g"], ["m"], {"axis": 1})],
+    "also computed with": [("Transpose", ["f"], ["m"], {}), ("Relu", ["f"], ["z"], {})],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MOVEMENTS)
+@pytest.mark.parametrize("again", [0.03, 0.07])
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2"])
+def test_what_is_only_moved_is_not_rounded_again(how, again, kind):
+    limits = np.iinfo(kind)
+    constants = {
+        "s": np.float32(0.03), "z": np.array((limits.min + limits.max) // 2 + 5, kind),
+        "v": np.float32(again), "to": np.array([2, -1]), "parts": np.array([1, 1]),
+    }  # fmt: skip
+    steps = [
+        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
+        ("DequantizeLinear", ["q", "s", "z"], ["f"], {}),
+        ("QuantizeLinear", ["w", "s", "z"], ["p"], {}),
+        ("DequantizeLinear", ["p", "s", "z"], ["g"], {}), *MOVEMENTS[how],
+        ("QuantizeLinear", ["m", "v", "z"], ["k"], {}),
+        ("DequantizeLinear", ["k", "v", "z"], ["l"], {}), ("Transpose", ["l"], ["y"], {}),
+    ]  # fmt: skip
+    outputs = ["y", *(["z"] if how == "also computed with" else [])]
+    if "z" in outputs:
+        steps = [(a, ["z0" if n == "z" else n for n in b], *rest) for a, b, *rest in steps]
+        constants["z0"] = constants.pop("z")
+    nodes = [helper.make_node(a, b, c, **d) for a, b, c, d in steps]
+    inputs = [("x", 1, [4, 6]), ("w", 1, [4, 6])]
+    proto = model(nodes, inputs, [(n, 1) for n in outputs], constants)
+    proto.opset_import[0].version = 21
+    rng = np.random.default_rng(0)
+    feed = {n: (rng.standard_normal((4, 6)) * 3).astype(np.float32) for n in "xw"}
+    found = InferenceSession(proto.SerializeToString()).run(None, feed)
+    for mine, wanted in zip(found, other(proto, feed, plain=True), strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+    builder = GraphBuilder(proto, "model", lambda tensor: None)
+    graph = builder.graph(proto.graph)
+    optimize.optimize(graph, builder)
+    rounded = sum(step.kind == "QuantizeLinear" for step in graph.steps)
+    assert rounded == (2 if how == "two of one scale" else 1) + (again != 0.03)

@@ -31,7 +31,7 @@ CORE = [
     *("backends/cpu/codegen/expression.py", "backends/cpu/codegen/lanes.py"),
 ]
 #: Lines that the core may have. What grows there has to make room there.
-CORE_LINES = 24_700
+CORE_LINES = 24_900
 
 
 def python(code: str) -> str:

@@ -292,6 +292,13 @@ class CPUBackend(base.Backend):
         phases, _ = _parsed(binary.entry)
         return phases[0][0].partition(".")[0].removesuffix("_0")
 
+    def expect_kernels(self) -> None:
+        """Have a process for LLVM be there when the first kernels are."""
+        from genesis.backends.compile_workers import expect
+        from genesis.backends.cpu.compile import emit
+
+        expect(emit)
+
     def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[base.Binary]:
         """Render and compile kernels: LLVM is at work on one while the next are made.
 

@@ -19,6 +19,7 @@ from genesis.compiler.schedule.steps.queries import (
 from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.dtype import DType
+from genesis.ir.index import static
 from genesis.ir.kernel import Axis, Carry, Kernel, Loop, Store, load_parts, walk
 from genesis.ir.node import TRUE, Node, mentions, topological
 from genesis.ir.pattern import Contraction
@@ -144,6 +145,8 @@ def weights(kernel: Kernel) -> Operands | None:
     if found is None or len(found[0]) != 1 or found[0][0] not in kernel.phases[0].body:
         return None
     (phase,), ((nest,), carry) = kernel.phases, found
+    if any(static(x.extent) == 0 for x in phase.grid):  # nothing is to be summed
+        return None
     product = factors(carry)
     for left, right in (product, product[::-1]):
         stored = right.inputs[0] if right.op is ops.CAST else right

@@ -501,10 +501,10 @@ def _symbolic(
     """
     symbols: dict[tuple[Dim, ...], Size] = {}
     result: list[Shape] = []
+    ranks = [len(shape) for shape in history[-1]]
+    history = [shapes for shapes in history if [len(shape) for shape in shapes] == ranks]
     for number, i in enumerate(inputs):
         past = [shapes[number] for shapes in history]
-        if len({len(shape) for shape in past}) > 1:
-            return history[-1]
         shape: list[Dim] = []
         for axis, extents in enumerate(zip(*past, strict=True)):
             if len(set(extents)) == 1 or (number, axis) in fixed:

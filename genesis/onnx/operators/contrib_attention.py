@@ -128,12 +128,26 @@ def attention(
     outputs: int = 1,
 ) -> Any:  # fmt: skip
     """Self-attention with one matrix for queries, keys and values."""
-    if do_rotary or past_length is not None:
-        raise NotImplementedError("Attention with rotary positions or a shared cache")
+    if past_length is not None:
+        raise NotImplementedError("Attention with a shared cache")
     y = fn.matmul(x, weights)
     y = y if bias is None else y + bias
     third = y.shape[-1] // 3
-    parts = fn.split(y, qkv_hidden_sizes or [third, third, third], -1)
+    return self_attention(
+        fn.split(y, qkv_hidden_sizes or [third, third, third], -1), mask, past, relative,
+        num_heads=num_heads, unidirectional=unidirectional, scale=scale,
+        mask_filter_value=mask_filter_value, do_rotary=do_rotary, outputs=outputs,
+    )  # fmt: skip
+
+
+def self_attention(
+    parts: Any, mask: Any = None, past: Any = None, relative: Any = None, *, num_heads: int,
+    unidirectional: int = 0, scale: float = 0.0, mask_filter_value: float = -10000.0,
+    do_rotary: int = 0, past_present_share_buffer: int = 0, outputs: int = 1,
+) -> Any:  # fmt: skip
+    """Attention to what queries, keys and values were computed of, and what is kept of it."""
+    if do_rotary:
+        raise NotImplementedError("Attention with rotary positions")
     q, k, v = (_heads(p, num_heads) for p in parts)
     if past is not None:
         k, v = fn.cat([past[0], k], 2), fn.cat([past[1], v], 2)
@@ -182,16 +196,22 @@ def rotary_embedding(
     h = _heads(x, heads) if flat else x
     if positions.numel() == 1:
         positions = positions.reshape(1, 1) + arange(h.shape[2]).reshape(1, -1)
-    c, s = (fn.unsqueeze(fn.embedding(positions, t), 1) for t in (cosines, sines))
-    turned, rest = h[..., :width], h[..., width:]
-    if interleaved:
-        a, b = turned[..., ::2], turned[..., 1::2]
-        y = fn.stack([a * c - b * s, a * s + b * c], -1).reshape(*turned.shape)
-    else:
-        a, b = turned[..., : width // 2], turned[..., width // 2 :]
-        y = fn.cat([a * c - b * s, a * s + b * c], -1)
-    y = fn.cat([y, rest], -1) if rest.shape[-1] else y
+    y = turned(h, positions, cosines, sines, bool(interleaved))
     return _joined(y) if flat else y
+
+
+def turned(h: Any, positions: Any, cosines: Any, sines: Any, interleaved: bool) -> Any:
+    """Pairs of the first features of heads, turned by the angles of their positions."""
+    c, s = (fn.unsqueeze(fn.embedding(positions, t), 1) for t in (cosines, sines))
+    width = 2 * cosines.shape[-1]
+    pairs, rest = h[..., :width], h[..., width:]
+    if interleaved:
+        a, b = pairs[..., ::2], pairs[..., 1::2]
+        y = fn.stack([a * c - b * s, a * s + b * c], -1).reshape(*pairs.shape)
+    else:
+        a, b = pairs[..., : width // 2], pairs[..., width // 2 :]
+        y = fn.cat([a * c - b * s, a * s + b * c], -1)
+    return fn.cat([y, rest], -1) if rest.shape[-1] else y
 
 
 @operator("FusedMatMul", domain=_MS)

@@ -8,8 +8,11 @@ import numpy as np
 
 from genesis import functional as fn
 from genesis.ir import dtype as dtypes
+from genesis.onnx.dtypes import is_ours
 from genesis.onnx.operators import elementwise, quantized
-from genesis.onnx.operators.pooling import global_average_pool
+from genesis.onnx.operators.contrib_attention import self_attention
+from genesis.onnx.operators.normalization import softmax
+from genesis.onnx.operators.pooling import average_pool, global_average_pool
 from genesis.onnx.operators.recurrent import lstm_with
 from genesis.onnx.registry import Operand, operator
 from genesis.onnx.values import as_tensor
@@ -112,29 +115,114 @@ operator("QLinearAdd", domain=_MS)(_binary(lambda a, b: a + b))
 operator("QLinearMul", domain=_MS)(_binary(lambda a, b: a * b))
 
 
-@operator("QLinearSigmoid", domain=_MS)
-def qlinear_sigmoid(x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
-    """The sigmoid of quantised numbers, quantised."""
-    return quantized.quantize_linear(fn.sigmoid(_number(x, x_scale, x_zero)), scale, zero)
+def _unary(function: Any) -> Any:
+    """An operator of quantised numbers, quantised: what floats would give."""
+
+    def computed(
+        x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, **options: Any
+    ) -> Any:
+        return quantized.quantize_linear(
+            function(_number(x, x_scale, x_zero), **options), scale, zero
+        )
+
+    return computed
 
 
-@operator("QLinearLeakyRelu", domain=_MS)
-def qlinear_leaky_relu(
-    x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, alpha: float = 0.01
-) -> Any:
-    """A line with a bend, of quantised numbers, quantised."""
-    y = elementwise.leaky_relu(_number(x, x_scale, x_zero), alpha=alpha)
+def _with_channels_first(function: Any) -> Any:
+    def computed(x: Any, *, channels_last: int = 0, **options: Any) -> Any:
+        if not channels_last:
+            return function(x, **options)
+        return fn.movedim(function(fn.movedim(x, -1, 1), **options), 1, -1)
+
+    return computed
+
+
+def _softmax(x: Any, *, axis: int = -1, opset: int = 13) -> Any:
+    return fn.softmax(x, axis) if opset >= 13 else softmax(x, axis=axis)
+
+
+def _mean(x: Any, *, axes: Any = None, keepdims: int = 1) -> Any:
+    return fn.mean(x, tuple(axes or range(x.ndim)), bool(keepdims))
+
+
+operator("QLinearSigmoid", domain=_MS)(_unary(fn.sigmoid))
+operator("QLinearLeakyRelu", domain=_MS)(_unary(elementwise.leaky_relu))
+operator("QLinearSoftmax", domain=_MS)(_unary(_softmax))
+operator("QLinearReduceMean", domain=_MS)(_unary(_mean))
+operator("QLinearAveragePool", domain=_MS)(_unary(_with_channels_first(average_pool)))
+operator("QLinearGlobalAveragePool", domain=_MS)(_unary(_with_channels_first(global_average_pool)))
+
+
+@operator("QLinearWhere", domain=_MS)
+def qlinear_where(
+    condition: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any,
+    scale: Any, zero: Any = None,
+) -> Any:  # fmt: skip
+    """Elements of one or the other, quantised alike."""
+    y = fn.where(condition, _number(a, a_scale, a_zero), _number(b, b_scale, b_zero))
     return quantized.quantize_linear(y, scale, zero)
 
 
-@operator("QLinearGlobalAveragePool", domain=_MS)
-def qlinear_global_average_pool(
-    x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, channels_last: int = 0
-) -> Any:
-    """The mean of all pixels, quantised."""
-    if channels_last:
-        raise NotImplementedError("QLinearGlobalAveragePool with channels last")
-    return quantized.quantize_linear(global_average_pool(_number(x, x_scale, x_zero)), scale, zero)
+@operator("QGemm", domain=_MS)
+def qgemm(
+    a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, c: Any = None,
+    y_scale: Any = None, y_zero: Any = None, *, alpha: float = 1.0, transA: int = 0,
+    transB: int = 0,
+) -> Any:  # fmt: skip
+    """The product of matrices of bytes and a sum of integers, scaled or quantised."""
+    left, right = fn.t(a) if transA else a, fn.t(b) if transB else b
+    total = quantized.matmul_integer(left, right, a_zero, b_zero)
+    total = total if c is None else total + c
+    y = total.to(dtypes.float32) * (a_scale * b_scale * alpha)
+    return y if y_scale is None else quantized.quantize_linear(y, y_scale, y_zero)
+
+
+@operator("QAttention", domain=_MS)
+def qattention(
+    x: Any, weights: Any, bias: Any, x_scale: Any, scales: Any, mask: Any = None,
+    x_zero: Any = None, zeros: Any = None, past: Any = None, *, num_heads: int,
+    outputs: int = 1, **options: Any,
+) -> Any:  # fmt: skip
+    """Self-attention whose queries, keys and values are products of bytes."""
+    y = matmul_integer_to_float(x, weights, x_scale, scales, x_zero, zeros, bias)
+    parts = fn.chunk(y, 3, -1)
+    return self_attention(parts, mask, past, num_heads=num_heads, outputs=outputs, **options)
+
+
+@operator("GatherBlockQuantized", domain=_MS)
+def gather_block_quantized(
+    data: Operand, indices: Any, scales: Any, zeros: Operand = None, *, bits: int = 4,
+    block_size: int = 128, gather_axis: int = 0, quantize_axis: int = 1,
+) -> Any:  # fmt: skip
+    """Slices of a tensor of a few bits for each number, in blocks with a scale."""
+    packed = str(data.dtype) == "uint8" and bits < 8
+    axis, along = gather_axis % data.ndim, quantize_axis % data.ndim
+    if axis == along or (packed and along != data.ndim - 1):
+        raise NotImplementedError("GatherBlockQuantized along the axis of its blocks")
+
+    def numbers(x: Any) -> Any:
+        taken = fn.index_select(_whole(x), axis, indices.reshape(-1))
+        return (_unpacked(taken, bits) if packed else taken).to(dtypes.float32)
+
+    y = numbers(data)
+    scale = fn.index_select(scales, axis, indices.reshape(-1))
+    signed = str(data.dtype) != "uint8"
+    zero = (0 if signed else 1 << (bits - 1)) if zeros is None else numbers(zeros)
+
+    def wide(x: Any) -> Any:
+        repeated = fn.repeat_interleave(x, block_size, along)
+        return fn.narrow(repeated, along, 0, y.shape[along])
+
+    y = (y - (zero if zeros is None else wide(zero))) * wide(scale.to(dtypes.float32))
+    shape = (*y.shape[:axis], *indices.shape, *y.shape[axis + 1 :])
+    return y.to(scales.dtype).reshape(*shape)
+
+
+def _whole(x: Any) -> Any:
+    """Numbers of a few bits as bytes."""
+    if isinstance(x, np.ndarray) and not is_ours(x.dtype):
+        x = x.astype(np.int8)
+    return as_tensor(x)
 
 
 @operator("QLinearConcat", domain=_MS)
@@ -142,6 +230,3 @@ def qlinear_concat(scale: Any, zero: Any, *parts: Any, axis: int) -> Any:
     """Quantised tensors one after the other, with a common scale."""
     numbers = [_number(*parts[k : k + 3]) for k in range(0, len(parts), 3)]
     return quantized.quantize_linear(fn.cat(numbers, axis), scale, zero)
-
-
-__all__ = ["np"]

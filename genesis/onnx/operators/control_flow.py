@@ -18,6 +18,7 @@ from genesis.tensor.tensor import Tensor
 Body = Callable[..., list[Any]]
 
 _MOST_ROUNDS = 100_000  # of a loop, each of which is built by itself
+_TRIED = 2  # rounds of a loop that may become a loop of a program
 _MOST_UNROLLED = 500  # steps of all rounds of a loop that is part of a program
 
 
@@ -51,6 +52,9 @@ def loop(count: Host = None, condition: Host = None, *carried: Operand, body: Bo
     going = True if condition is None else bool(condition.reshape(()))
     unrolled = _MOST_UNROLLED // max(1, body.steps)  # type: ignore[attr-defined]
     if body.recorded and going and limit > unrolled:  # type: ignore[attr-defined]
+        few = _rounds(min(limit, _TRIED), carried, body)
+        if len(few) > _TRIED:  # whether it can be is known before all rounds are looked through
+            _repeated(few, carried, body)
         rounds = _rounds(limit, carried, body)
         if len(rounds) - 1 > unrolled:
             return _repeated(rounds, carried, body)

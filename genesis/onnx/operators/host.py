@@ -11,7 +11,7 @@ import numpy as np
 from genesis.ir.size import Size
 from genesis.onnx.dtypes import numpy_dtype
 from genesis.onnx.registry import Implementation, on_host
-from genesis.onnx.values import ints, is_symbolic, settled
+from genesis.onnx.values import ints, is_symbolic, real_type, settled
 
 _function: Any
 _LARGEST = 1 << 24  # elements of an array that is made here
@@ -58,14 +58,20 @@ def _quotient(a: Any, b: Any) -> Any:
 def _arithmetic(function: Callable[[Any, Any], Any]) -> Implementation:
     def computed(a: Any, b: Any, **_: Any) -> Any:
         with np.errstate(all="ignore"):
-            symbolic = a.dtype == object or b.dtype == object
-            return np.asarray(function(a, b), object if symbolic else a.dtype)
+            if a.dtype != object and b.dtype != object:
+                return np.asarray(function(a, b), a.dtype)
+            found = np.asarray(function(a, b), object)
+            real = real_type(a, b)
+            return found if real is None or is_symbolic(found) else found.astype(real)
 
     return computed
 
 
 def _variadic(function: Callable[[Any, Any], Any]) -> Implementation:
-    return lambda *arrays, **_: reduce(_arithmetic(function), arrays)
+    # NumPy takes the first of two equals: sizes come first, as what stays a size is for all sizes.
+    return lambda *arrays, **_: reduce(
+        _arithmetic(function), sorted(arrays, key=lambda x: not is_symbolic(x))
+    )
 
 
 for _name, _function in {

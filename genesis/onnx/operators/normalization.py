@@ -122,7 +122,8 @@ def layer_norm(
     mean = fn.mean(wide, axes, True)
     inverse = fn.rsqrt(fn.var(wide, axes, correction=0, keepdim=True) + epsilon)
     y = ((wide - mean) * inverse).to(x.dtype) * scale
-    return (y if bias is None else y + bias, mean, inverse)[:outputs]
+    y = y if bias is None else y + bias
+    return y if outputs == 1 else (y, mean, inverse)[:outputs]
 
 
 @operator("RMSNormalization")

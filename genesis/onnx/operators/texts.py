@@ -149,8 +149,11 @@ def label_encoder(x: Host, **tables: Any) -> Any:
             x, keys_int64s=places, values_strings=names,
             default_string=tables.get("default_string", "_Unused"),
         )  # fmt: skip
-    keys = next(v for k, v in tables.items() if k.startswith("keys_"))
-    name, values = next((k, v) for k, v in tables.items() if k.startswith("values_"))
+    keys = next((v for k, v in tables.items() if k.startswith("keys_")), None)
+    name = next((k for k in tables if k.startswith("values_")), "")
+    if keys is None or not name:
+        raise ValueError("LabelEncoder needs keys and values")
+    values = tables[name]
     kind = {"values_floats": np.float32, "values_int64s": np.int64, "values_strings": object}
     dtype = kind.get(name) or values.dtype
     default = tables.get("default_" + name.removeprefix("values_").rstrip("s"))
