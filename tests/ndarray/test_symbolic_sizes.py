@@ -281,7 +281,6 @@ def test_bits_do_not_depend_on_what_came_before_where_that_is_asked_for(wrap: An
     assert not genesis.are_deterministic_algorithms_enabled()
 
 
-<<<<<<< HEAD
 def test_results_have_symbolic_sizes_that_no_kernel_knows() -> None:
     """A reshape and its inverse cancel, and what is left is all numbers but for the result."""
     rng = np.random.default_rng(0)
@@ -295,7 +294,8 @@ def test_results_have_symbolic_sizes_that_no_kernel_knows() -> None:
         assert result.memory is not None
         got = np.frombuffer(backend_of("cpu").download(result.memory, uint8, (x.nbytes,)), "f4")
         np.testing.assert_allclose(got, (x @ w + 1).reshape(-1), rtol=1e-4, atol=1e-3)
-=======
+
+
 def test_sizes_are_symbols_beside_an_input_whose_axes_have_changed() -> None:
     @genesis.jit
     def f(x: Any, y: Any) -> Any:
@@ -305,4 +305,3 @@ def test_sizes_are_symbols_beside_an_input_whose_axes_have_changed() -> None:
         x, y = np.full((1,) * rank, 2.0, np.float32), np.arange(n, dtype=np.float32)
         close(f(genesis.from_numpy(x), genesis.from_numpy(y)).numpy(), 2 + 2 * y)
     assert f.captures == 4
->>>>>>> exchange
