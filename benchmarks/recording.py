@@ -19,7 +19,7 @@ os.environ.setdefault("GENESIS_NUM_THREADS", "1")
 import genesis
 from benchmarks.jit_outside import cnn, floats, integers, mlp, training_step, transformer
 from genesis import nn, optim
-from genesis.ndarray.tracing import code_watcher
+from genesis.ndarray.tracing import bytecode_tracer
 
 
 class Unrolled(nn.Module):
@@ -75,11 +75,11 @@ def unwatched() -> Iterator[None]:
     def nobody(*_: Any) -> Iterator[None]:
         yield
 
-    before, code_watcher.watched = code_watcher.watched, nobody
+    before, bytecode_tracer.watched = bytecode_tracer.watched, nobody
     try:
         yield
     finally:
-        code_watcher.watched = before
+        bytecode_tracer.watched = before
 
 
 def recorded(function: Callable[..., Any], args: tuple[Any, ...]) -> float:

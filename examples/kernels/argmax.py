@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from genesis.ir.builder import Builder, where
 from genesis.ir.dtype import float32, int64
 from genesis.ir.kernel import Kernel
+from genesis.ir.kernel_builder import Builder, where
 from genesis.ir.node import Node
 
 

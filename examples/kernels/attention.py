@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.builder import Builder, exp, maximum, where
 from genesis.ir.dtype import float32
 from genesis.ir.kernel import Kernel
+from genesis.ir.kernel_builder import Builder, exp, maximum, where
 
 
 def build(head_size: int = 32, queries: int = 4, keys: int = 16, causal: bool = False) -> Kernel:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32
 from genesis.ir.kernel import Kernel
+from genesis.ir.kernel_builder import Builder
 
 
 def build(

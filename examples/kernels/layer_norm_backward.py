@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.builder import Builder, cast
 from genesis.ir.dtype import float32
 from genesis.ir.kernel import Kernel
+from genesis.ir.kernel_builder import Builder, cast
 from genesis.ir.node import TRUE, Node
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.builder import Builder, cast
 from genesis.ir.dtype import float32
 from genesis.ir.kernel import Kernel
+from genesis.ir.kernel_builder import Builder, cast
 
 
 def build(tiles: int = 64, width: int = 16) -> Kernel:

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32
 from genesis.ir.kernel import Index, Kernel
+from genesis.ir.kernel_builder import Builder
 
 ROWS, COLUMNS = 6, 64  # the register tile: 24 vectors of 16 floats, and room for A and B
 

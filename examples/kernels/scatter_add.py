@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32, int64
 from genesis.ir.kernel import Kernel, Role
+from genesis.ir.kernel_builder import Builder
 
 
 def build(rows: int = 8, width: int = 16) -> Kernel:

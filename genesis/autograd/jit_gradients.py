@@ -46,7 +46,7 @@ from genesis.ndarray.core.value import (
 )
 from genesis.ndarray.tracing.guards import Guards, Sources
 from genesis.ndarray.tracing.journal import Read
-from genesis.ndarray.tracing.recorder import Recorder, interned
+from genesis.ndarray.tracing.storage_recorder import Recorder, interned
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class JitTape:
         """Prepare for gradients. What was read on the way; None: no result has gradients."""
         if not self._results:
             return None
-        from genesis.ndarray.tracing.code_watcher import (
+        from genesis.ndarray.tracing.bytecode_tracer import (
             watched,  # importing Genesis watches nothing yet
         )
 

@@ -13,7 +13,7 @@ from genesis.ndarray.tracing.tape_interface import Tapes
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.ndarray.tracing.recorder import Recorder
+    from genesis.ndarray.tracing.storage_recorder import Recorder
     from genesis.ndarray.tracing.tape_interface import Tape
 
 

@@ -16,8 +16,8 @@ from genesis.compiler.options import Options
 from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.decisions import deciding
 from genesis.compiler.tuning_records import decisions_for
+from genesis.compiler.verify.guard_unproven import guard
 from genesis.compiler.verify.kernel import ClaimKind, UnprovenKernel, Verdict, verify
-from genesis.compiler.verify.runtime_checks import guard
 from genesis.events import span
 from genesis.ir.check import check
 from genesis.ir.kernel import Kernel

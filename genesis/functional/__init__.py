@@ -31,14 +31,14 @@ from genesis.functional.joining import *
 from genesis.functional.linear import *
 from genesis.functional.loss import *
 from genesis.functional.margin_loss import *
-from genesis.functional.masks import *
+from genesis.functional.masked_and_nonzero import *
 from genesis.functional.movement import *
 from genesis.functional.normalization import *
-from genesis.functional.norms import *
+from genesis.functional.norms_and_distances import *
 from genesis.functional.padding import *
 from genesis.functional.pooling import *
 from genesis.functional.reduction import *
-from genesis.functional.rounding import *
+from genesis.functional.rounding_and_remainders import *
 from genesis.functional.scattering import *
 from genesis.functional.aliases import *
 from genesis.functional.stft import *

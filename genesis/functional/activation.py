@@ -361,7 +361,7 @@ def softmin(input: Any, dim: int = -1, dtype: Any = None) -> Any:
 
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
     """`input` over its norm along a dimension, which counts as at least `eps`."""
-    from genesis.functional.norms import vector_norm
+    from genesis.functional.norms_and_distances import vector_norm
 
     x = cast(input, input.dtype.accumulator)  # half precisions are rounded once
     return cast(x / clamp_min(vector_norm(x, p, dim, True), eps), input.dtype)

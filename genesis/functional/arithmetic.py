@@ -264,7 +264,7 @@ class Where(Function):
 def where(condition: Any, input: Any = None, other: Any = None) -> Any:
     """`input` where the condition holds, `other` elsewhere; without both, where it holds."""
     if input is None and other is None:
-        from genesis.functional.masks import nonzero
+        from genesis.functional.masked_and_nonzero import nonzero
 
         return nonzero(condition, as_tuple=True)
     if condition.dtype is uint8:  # a mask from before there was bool

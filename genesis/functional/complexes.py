@@ -84,7 +84,7 @@ def _sgn(z: Any) -> Any:
 @method(in_place=True)
 def sgn(input: Any) -> Any:
     """The number of size 1 in the same direction, 0 for 0; of real numbers the sign."""
-    from genesis.functional.rounding import sign
+    from genesis.functional.rounding_and_remainders import sign
 
     return _sgn(input) if input.dtype.is_complex else sign(input)
 

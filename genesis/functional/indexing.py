@@ -386,7 +386,7 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
 
 
 def _embed_gradient(grad: Any, index: Any, skipped: int, shape: Any) -> Any:
-    from genesis.functional.masks import masked_fill
+    from genesis.functional.masked_and_nonzero import masked_fill
 
     behind = [1] * (len(shape) - 1)
     padded = plain(lambda i: (i == skipped).reshape(*i.shape, *behind), index)

@@ -53,7 +53,7 @@ from genesis.functional.movement import (
     transpose,
     unsqueeze,
 )
-from genesis.functional.norms import vector_norm
+from genesis.functional.norms_and_distances import vector_norm
 from genesis.functional.reduction import amax, amin, sum
 from genesis.functional.registry import method
 from genesis.functional.zero_gradient import unrelated

@@ -23,7 +23,7 @@ from genesis.functional.function import (
     plain,
     with_gradient,
 )
-from genesis.functional.jitted_losses import one_program
+from genesis.functional.jit_when_realised import one_program
 from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
 from genesis.functional.reduction import logsumexp, mean, sum

@@ -16,7 +16,7 @@ from genesis.functional.elementary import sqrt
 from genesis.functional.function import chosen_precision, plain
 from genesis.functional.loss import is_class, loss, of_class, reduced, require_alike
 from genesis.functional.movement import squeeze, unsqueeze
-from genesis.functional.norms import pairwise_distance
+from genesis.functional.norms_and_distances import pairwise_distance
 from genesis.functional.reduction import mean, sum
 from genesis.functional.registry import layer
 from genesis.functional.scattering import gather

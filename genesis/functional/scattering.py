@@ -13,7 +13,7 @@ from genesis.functional.arithmetic import cast, where
 from genesis.functional.error_messages import broadcast_shapes, normal_dim
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.indexing import getitem
-from genesis.functional.masks import masked_fill
+from genesis.functional.masked_and_nonzero import masked_fill
 from genesis.functional.movement import expand, ravel, reshape
 from genesis.functional.registry import method
 from genesis.ndarray import NDArray

@@ -23,8 +23,8 @@ from genesis.functional.movement import (
 )
 from genesis.functional.reduction import Extremes, shared
 from genesis.functional.registry import method
-from genesis.functional.rounding import ceil, floor
-from genesis.functional.rounding import round as rounded
+from genesis.functional.rounding_and_remainders import ceil, floor
+from genesis.functional.rounding_and_remainders import round as rounded
 from genesis.functional.scattering import added, gather
 from genesis.ir.dtype import float64, int32, int64
 

@@ -31,7 +31,7 @@ from genesis.functional.polynomials import (
 )
 from genesis.functional.reduction import logsumexp
 from genesis.functional.registry import aten, by_rule, method
-from genesis.functional.rounding import round
+from genesis.functional.rounding_and_remainders import round
 from genesis.functional.scalar_functions import rule, scalar
 
 expit = sigmoid

@@ -27,7 +27,7 @@ class InvalidKernel(ValueError):
 def check(kernel: kir.Kernel) -> None:
     """Raise `InvalidKernel` unless names, scopes and types of a kernel are right.
 
-    >>> from genesis.ir.builder import Builder
+    >>> from genesis.ir.kernel_builder import Builder
     >>> from genesis.ir.dtype import float32, int32
     >>> k = Builder("mixed")
     >>> x, y = k.input("x", int32, 4), k.output("y", float32, 4)

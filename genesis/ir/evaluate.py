@@ -26,7 +26,7 @@ from genesis.ir.dtype import Scalar
 from genesis.ir.node import Leaf, LibraryCall, Node, Prefix, Recurrence, topological
 from genesis.ir.numpy_library import reference
 from genesis.ir.ops import Op
-from genesis.ir.scalar import apply
+from genesis.ir.scalar_semantics import apply
 from genesis.ir.size import Dim
 
 Array = NDArray[Any]

@@ -7,7 +7,7 @@ which block wrote or read them in this phase. So a kernel that leaves its buffer
 nobody wrote, races with another block or forgets part of its output raises `KernelFault`, even
 where the numbers would have come out right.
 
->>> from genesis.ir.builder import Builder
+>>> from genesis.ir.kernel_builder import Builder
 >>> from genesis.ir.dtype import float32
 >>> k = Builder("double")
 >>> N = k.symbol("N")
@@ -36,7 +36,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import Scalar
 from genesis.ir.node import Node, topological
-from genesis.ir.scalar import apply
+from genesis.ir.scalar_semantics import apply
 from genesis.ir.size import Symbol
 
 Array = NDArray[Any]

@@ -17,7 +17,7 @@ def structure(x: Any) -> Hashable:
 
     What a kernel is called makes no difference.
 
-    >>> from genesis.ir.builder import Builder
+    >>> from genesis.ir.kernel_builder import Builder
     >>> from genesis.ir.dtype import float32
     >>> def double(name):
     ...     k = Builder(name)

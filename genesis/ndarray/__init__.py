@@ -45,7 +45,7 @@ from genesis.ndarray.ops.padding import *
 from genesis.ndarray.ops.pooling import *
 from genesis.ndarray.ops.reduction import *
 from genesis.ndarray.ops.scan import *
-from genesis.ndarray.ops.segment_sums import *
+from genesis.ndarray.ops.segment_reductions import *
 from genesis.ndarray.ops.sliding_windows import *
 from genesis.ndarray.ops.sorting import *
 from genesis.ndarray.ops.special.bessel import *

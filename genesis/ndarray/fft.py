@@ -13,7 +13,7 @@ from genesis.ir.dtype import DType, float32, float64, floating
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.complexes import conj
 from genesis.ndarray.ops.creation import arange
-from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.library_calls import call
 from genesis.ndarray.ops.movement import moveaxis, normal_axis, pad, roll
 

@@ -26,7 +26,7 @@ from genesis.functional.linear import *
 from genesis.functional.loss import *
 from genesis.functional.margin_loss import *
 from genesis.functional.normalization import *
-from genesis.functional.norms import (
+from genesis.functional.norms_and_distances import (
     cosine_similarity as cosine_similarity, pairwise_distance as pairwise_distance, pdist as pdist,
 )  # fmt: skip
 from genesis.functional.padding import *

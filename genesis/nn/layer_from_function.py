@@ -11,7 +11,7 @@ from typing import Any
 
 from genesis.functional.registry import Operation, StatelessLayer
 from genesis.ndarray.core.value import thread, unwatched
-from genesis.ndarray.tracing.python_objects import atomic
+from genesis.ndarray.tracing.object_introspection import atomic
 from genesis.nn.module import Stateless
 
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from genesis.ndarray.core.value import unrecorded
-from genesis.ndarray.tracing.python_objects import atomic
+from genesis.ndarray.tracing.object_introspection import atomic
 from genesis.nn import conv, linear
 from genesis.nn import normalization as norm
 from genesis.nn.module import Family

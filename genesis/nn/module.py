@@ -20,7 +20,7 @@ from genesis.functional.error_messages import WRONG
 from genesis.ir import dtype as dtypes
 from genesis.ndarray.core.value import Changes, thread, unwatched
 from genesis.ndarray.tracing.counting_dict import Counted
-from genesis.ndarray.tracing.python_objects import atomic
+from genesis.ndarray.tracing.object_introspection import atomic
 from genesis.nn.hooks import HookedCall, Hooks
 from genesis.tensor.hooks import RemovableHook, add_hook
 from genesis.tensor.tensor import Tensor

@@ -26,9 +26,9 @@ from genesis.compiler.build import build
 from genesis.compiler.options import Options
 from genesis.content_store import default, digest
 from genesis.ir import ops
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import DType, encode, float32, float64
 from genesis.ir.kernel import Kernel
+from genesis.ir.kernel_builder import Builder
 from genesis.ir.node import elementwise
 
 #: Dependent multiply-adds run side by side, enough to hide how long one takes.

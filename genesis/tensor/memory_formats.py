@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.ndarray.tracing.python_objects import opaque
+from genesis.ndarray.tracing.object_introspection import opaque
 
 
 class Size(tuple[Any, ...]):

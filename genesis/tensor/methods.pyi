@@ -8,7 +8,7 @@ from typing import Any
 
 from genesis.functional.aliases import Reflections, Singular, Triangular
 from genesis.functional.reduction import Extremes
-from genesis.functional.rounding import MantissaExponent
+from genesis.functional.rounding_and_remainders import MantissaExponent
 from genesis.ndarray.linalg import LogDeterminant
 from genesis.ndarray.ops.variance_and_distance import Extrema
 

@@ -37,9 +37,9 @@ from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import Changes, Extended, Recorder, thread
 from genesis.ndarray.ops.indexing import setitem
 from genesis.ndarray.ops.scalar_overflow import nearest
-from genesis.ndarray.tracing.python_objects import opaque
-from genesis.tensor.assigned_data import TEMPORARY, are_own
+from genesis.ndarray.tracing.object_introspection import opaque
 from genesis.tensor.conversion_and_fill import Contents
+from genesis.tensor.data_references import TEMPORARY, are_own
 from genesis.tensor.hooks import RemovableHook, add_hook
 from genesis.tensor.memory_formats import Size
 from genesis.tensor.methods import Methods

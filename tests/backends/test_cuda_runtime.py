@@ -31,14 +31,14 @@ from genesis.backends.base import (
 from genesis.backends.gpu import backend as cuda_backend
 from genesis.backends.gpu.backend import CUDABackend
 from genesis.backends.gpu.launch_metadata import evaluated, parsed
-from genesis.backends.gpu.runtime import arena as arena_module
+from genesis.backends.gpu.runtime import free_ranges as arena_module
 from genesis.backends.gpu.runtime import nvidia, program
-from genesis.backends.gpu.runtime.arena import Arena
 from genesis.backends.gpu.runtime.driver import DriverError, GPUDevice, uninterrupted
+from genesis.backends.gpu.runtime.free_ranges import Arena
 from genesis.backends.gpu.runtime.memory import MemoryPool, rounded
 from genesis.backends.gpu.runtime.transfer import CHUNK, CHUNKS, WORDS
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32, int64, uint8
+from genesis.ir.kernel_builder import Builder
 from tests.fake_cuda import ATTRIBUTES, CUresult, FakeDriver
 from tests.interrupts import interrupted_at
 

@@ -20,8 +20,8 @@ from genesis.backends.gpu.binary import _parameters, made, request
 from genesis.backends.gpu.launch_metadata import parsed
 from genesis.backends.gpu.runtime import amd
 from genesis.backends.gpu.runtime.driver import DriverError
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32
+from genesis.ir.kernel_builder import Builder
 from tests.backends.test_cuda_runtime import (  # noqa: F401 (the runtime is one: with the driver of this file)
     N,
     add_one,

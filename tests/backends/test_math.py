@@ -12,9 +12,9 @@ import pytest
 
 from genesis.backends.cpu.chip import CPU, host
 from genesis.ir import ops
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import DType, float32, float64
 from genesis.ir.kernel import Kernel
+from genesis.ir.kernel_builder import Builder
 from genesis.ir.node import elementwise
 from tests.backends.test_render_llvm import Compiled
 

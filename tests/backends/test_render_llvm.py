@@ -20,10 +20,10 @@ from genesis.backends.cpu.codegen.render import render
 from genesis.backends.cpu.compile import CompileError, assembly, compile_object, load
 from genesis.ir import dtype as d
 from genesis.ir import ops
-from genesis.ir import scalar as oracle
-from genesis.ir.builder import Builder, cast, exp, maximum, where
+from genesis.ir import scalar_semantics as oracle
 from genesis.ir.dtype import DType, float32, float64, int32, int64
 from genesis.ir.kernel import Index, Kernel, Role
+from genesis.ir.kernel_builder import Builder, cast, exp, maximum, where
 from genesis.ir.node import Node, both, elementwise
 
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)

@@ -24,8 +24,7 @@ pytest.importorskip("triton")
 from examples.kernels import ALL
 from genesis.backends.gpu.codegen.render import render
 from genesis.backends.gpu.compile import compile, parse_target, resources
-from genesis.ir import ops, scalar
-from genesis.ir.builder import Builder, exp, maximum
+from genesis.ir import ops, scalar_semantics
 from genesis.ir.dtype import (
     DType,
     bfloat16,
@@ -41,6 +40,7 @@ from genesis.ir.dtype import (
     uint64,
 )
 from genesis.ir.kernel import Kernel, Role
+from genesis.ir.kernel_builder import Builder, exp, maximum
 from genesis.ir.node import Node, elementwise, node
 
 
@@ -471,7 +471,7 @@ def scalar_cases() -> dict[str, Case]:
         if op is ops.ABS or op in (ops.FLOORDIV, ops.MOD):  # MIN has no absolute value
             arrays = [np.where(a == np.array(inputs[0].min), 5, a).astype(a.dtype)
                       if inputs[0].kind == "int" else a for a in arrays]  # fmt: skip
-        expected = scalar.apply(op, result, *arrays)
+        expected = scalar_semantics.apply(op, result, *arrays)
         arguments = {f"x{i}": a for i, a in enumerate(arrays)}
         arguments |= {"y": np.zeros(25, result.numpy), "N": 25}
         kernel = elementwise_kernel(op, result, *inputs)

@@ -15,9 +15,9 @@ from genesis import functional
 from genesis.compiler.schedule.cpu.contraction.contraction import by_height
 from genesis.compress import quantize
 from genesis.ir import kernel as kir
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32
 from genesis.ir.interpret import interpret
+from genesis.ir.kernel_builder import Builder
 
 Floats = npt.NDArray[np.float32]
 ROWS = (1, 2, 3, 5, 6, 7, 8, 13, 33, 200)

@@ -17,10 +17,10 @@ from genesis.backends.gpu.compile import compile, resources
 from genesis.compiler.schedule.gpu.online_powers import online_powers
 from genesis.compiler.schedule.steps.loop_transforms import split_reduction
 from genesis.ir import ops
-from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32
 from genesis.ir.interpret import interpret
 from genesis.ir.kernel import Kernel, Loop, Phase, Role, Scan, as_index, walk
+from genesis.ir.kernel_builder import Builder
 from genesis.ir.node import elementwise
 from tests.compiler.test_gpu_schedule import kernels_of
 

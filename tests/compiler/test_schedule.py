@@ -33,6 +33,7 @@ from genesis.compiler.program.program import as_size, results
 from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.contraction_operands import operands
 from genesis.compiler.schedule.cpu.contraction.contraction import contract
+from genesis.compiler.schedule.steps.delinearize_axes import delinearize_axes
 from genesis.compiler.schedule.steps.join_axes import flatten, merge_axes
 from genesis.compiler.schedule.steps.loop_transforms import (
     interchange,
@@ -43,7 +44,6 @@ from genesis.compiler.schedule.steps.loop_transforms import (
     unroll_grid,
     unroll_single,
 )
-from genesis.compiler.schedule.steps.split_axes import split_axes
 from genesis.compiler.schedule.steps.vectorise import innermost, vectorise
 from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
@@ -184,7 +184,7 @@ def joined(k: Kernel) -> Iterator[Kernel]:
 
 
 def by_digits(k: Kernel) -> Iterator[Kernel]:
-    yield split_axes(k)
+    yield delinearize_axes(k)
 
 
 def in_two_phases(k: Kernel) -> Iterator[Kernel]:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from genesis.compiler.verify.guard_unproven import guard
 from genesis.compiler.verify.kernel import ClaimKind, Status, UnprovenKernel, Verdict, verify
-from genesis.compiler.verify.runtime_checks import guard
 from genesis.ir import ops
-from genesis.ir.builder import Builder, maximum, where
 from genesis.ir.check import check
 from genesis.ir.dtype import bool_, float32, index, int32
 from genesis.ir.kernel import Kernel, Role
+from genesis.ir.kernel_builder import Builder, maximum, where
 from genesis.ir.node import TRUE, Node, both, const, elementwise
 
 K = ClaimKind

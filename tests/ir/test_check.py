@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from genesis.ir import ops
-from genesis.ir.builder import Builder, maximum, where
 from genesis.ir.check import InvalidKernel, check
 from genesis.ir.dtype import bool_, float32, float64, index, int32
 from genesis.ir.kernel import (
@@ -31,6 +30,7 @@ from genesis.ir.kernel import (
     Store,
     fold,
 )
+from genesis.ir.kernel_builder import Builder, maximum, where
 from genesis.ir.node import Node, const, elementwise, node
 
 X = Buffer("x", float32, (8,))

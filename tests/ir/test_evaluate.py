@@ -27,7 +27,7 @@ from genesis.ir.dtype import (
 )
 from genesis.ir.evaluate import evaluate
 from genesis.ir.node import Leaf, Node, const, elementwise, node
-from genesis.ir.scalar import TABLE, apply, threefry
+from genesis.ir.scalar_semantics import TABLE, apply, threefry
 from genesis.ir.size import Size
 
 INTEGERS = [d for d in dtype.ALL if d.is_integer]

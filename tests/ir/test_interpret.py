@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from genesis.ir import ops
-from genesis.ir.builder import Builder, where
 from genesis.ir.dtype import bool_, float32, int32, int64
 from genesis.ir.interpret import KernelFault, Order, interpret
 from genesis.ir.kernel import If, Kernel, Let, Local, Phase, Role, Store
+from genesis.ir.kernel_builder import Builder, where
 from genesis.ir.node import Node, const, elementwise
 
 ORDERS: list[Order] = ["forward", "reverse", "shuffle"]

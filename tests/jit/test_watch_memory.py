@@ -10,7 +10,7 @@ from weakref import ref
 import pytest
 
 import genesis
-from genesis.ndarray.tracing import code_watcher
+from genesis.ndarray.tracing import bytecode_tracer
 
 
 def function(number: int) -> FunctionType:
@@ -21,7 +21,7 @@ def function(number: int) -> FunctionType:
 
 
 def test_code_of_functions_that_are_gone_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_watcher, "MOST_PLANS", 8)
+    monkeypatch.setattr(bytecode_tracer, "MOST_PLANS", 8)
     x = genesis.ones(2)
     codes = []
     for number in range(2, 32):
@@ -30,5 +30,5 @@ def test_code_of_functions_that_are_gone_is_freed(monkeypatch: pytest.MonkeyPatc
         codes.append(ref(f.__code__))
         del f
     gc.collect()
-    assert len(code_watcher._plans) <= 8
+    assert len(bytecode_tracer._plans) <= 8
     assert sum(code() is not None for code in codes) <= 8

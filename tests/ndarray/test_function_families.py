@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genesis import ndarray as nd
-from genesis.ndarray.ops.function_families import of_ranks, variant
+from genesis.ndarray.ops.function_variants import of_ranks, variant
 
 SPACES = {"": nd, "fft.": nd.fft, "linalg.": nd.linalg}
 FUNCTIONS = {

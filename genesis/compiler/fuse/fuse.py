@@ -37,7 +37,7 @@ from genesis.compiler.fuse.demands import (
     rows_of_prefix,
     visits,
 )
-from genesis.compiler.fuse.gated_products import Gates
+from genesis.compiler.fuse.gate_epilogues import Gates
 from genesis.compiler.fuse.groups import (
     Carried,
     FusionGroup,

@@ -7,7 +7,7 @@ another.
 
 `verify` never guesses. A claim is PROVEN, or REFUTED by a point that violates it, or UNKNOWN when
 something in it is not affine (a value from memory, a product of sizes).
-`genesis.compiler.verify.runtime_checks` makes a kernel with unknown claims safe by checking at run
+`genesis.compiler.verify.guard_unproven` makes a kernel with unknown claims safe by checking at run
 time.
 """
 
@@ -119,7 +119,7 @@ def verify(kernel: kir.Kernel, donated: Iterable[tuple[str, str]] = ()) -> Verdi
 
     `donated` are pairs of an input's and an output's name that are to share memory.
 
-    >>> from genesis.ir.builder import Builder
+    >>> from genesis.ir.kernel_builder import Builder
     >>> from genesis.ir.dtype import float32
     >>> k = Builder("shift")
     >>> x, y = k.input("x", float32, 8), k.output("y", float32, 8)

@@ -465,7 +465,7 @@ class Extended:
 def unwatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of Genesis with nobody watching what it does.
 
-    A recorder sees every call of a Python function (`genesis.ndarray.tracing.code_watcher`), and
+    A recorder sees every call of a Python function (`genesis.ndarray.tracing.bytecode_tracer`), and
     Python is slow while somebody looks; most of the calls are not the user's. Those that are go by
     `rewatched`. Where an object of a user's class is given, which may be asked for its length, its
     items or a number, Genesis is watched.

@@ -20,7 +20,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops import pooling
 from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.elementwise import minimum, trunc, where
-from genesis.ndarray.ops.function_families import of_ranks
+from genesis.ndarray.ops.function_variants import of_ranks
 from genesis.ndarray.ops.movement import concat, expand, narrow, permute, reshape
 from genesis.ndarray.ops.pooling import Pooled, greatest, require_float
 from genesis.ndarray.ops.reduction import amax

@@ -24,7 +24,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast
 from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.elementwise import common_dtype
-from genesis.ndarray.ops.function_families import of_ranks
+from genesis.ndarray.ops.function_variants import of_ranks
 from genesis.ndarray.ops.movement import flip, narrow, pad, reshape
 from genesis.ndarray.ops.padding import pad as continued
 from genesis.ndarray.ops.sliding_windows import PerAxis, Window, batched, pad_spatial

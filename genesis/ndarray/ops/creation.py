@@ -32,7 +32,7 @@ from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.ops.elementwise import astype
-from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.movement import as_shape
 from genesis.ndarray.ops.scalar_overflow import fitting
 from genesis.ndarray.ops.special.formula import Term

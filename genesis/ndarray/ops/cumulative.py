@@ -36,7 +36,7 @@ from genesis.ndarray.ops.elementwise import (
     subtract,
     where,
 )
-from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.movement import concat, narrow, normal_axis
 from genesis.ndarray.ops.reduction import sum as total
 from genesis.ndarray.pytree import flatten, unflatten

@@ -36,7 +36,7 @@ from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise, kind_rank
 from genesis.ndarray.core.value import Value
-from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.scalar_overflow import fitting
 
 Operand = NDArray | Number | Size

@@ -19,7 +19,7 @@ from genesis.ndarray.ops.elementwise import (
     minimum,
     require,
 )
-from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.special.formula import Term, binary, power_of_two, result, terms, unary
 
 _INTEGERS = {16: int16, 32: int32, 64: int64}  # by width

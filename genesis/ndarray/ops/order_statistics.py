@@ -29,7 +29,7 @@ from genesis.ndarray.ops.elementwise import (
     round,
     where,
 )
-from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.gather_scatter import combined
 from genesis.ndarray.ops.grids import bucketize
 from genesis.ndarray.ops.movement import concat, moveaxis, narrow

@@ -18,7 +18,7 @@ from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.creation import zeros
 from genesis.ndarray.ops.elementwise import abs, isnan, maximum, minimum, pow, where
-from genesis.ndarray.ops.function_families import of_ranks
+from genesis.ndarray.ops.function_variants import of_ranks
 from genesis.ndarray.ops.gather_scatter import combined, scatter
 from genesis.ndarray.ops.movement import expand, reshape, windows
 from genesis.ndarray.ops.reduction import amax, amin

@@ -19,7 +19,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import complexes
-from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.movement import normal_axes, normal_axis
 
 Axes = int | Sequence[int] | None

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from genesis.ndarray.core.value import Changes
-from genesis.ndarray.tracing.python_objects import atomic
+from genesis.ndarray.tracing.object_introspection import atomic
 
 K = TypeVar("K")
 

@@ -32,9 +32,9 @@ import numpy as np
 from genesis.ndarray.core.source_lines import describe as located
 from genesis.ndarray.core.value import Changes
 from genesis.ndarray.pytree import Pinned
-from genesis.ndarray.tracing import python_objects as objects
+from genesis.ndarray.tracing import object_introspection as objects
 from genesis.ndarray.tracing.journal import Read
-from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING, PLAIN
+from genesis.ndarray.tracing.object_introspection import CONTAINERS, MISSING, PLAIN
 
 Source = Callable[[], Any]
 _PLAIN = (bool, int, str, bytes, range, type(None))

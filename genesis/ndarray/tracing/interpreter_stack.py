@@ -1,6 +1,6 @@
 """What an instruction of a running Python function is about to work on.
 
-Whoever is told that an instruction comes next (`genesis.ndarray.tracing.code_watcher`) sees the
+Whoever is told that an instruction comes next (`genesis.ndarray.tracing.bytecode_tracer`) sees the
 frame but not the operands: those lie on the interpreter's stack, behind the local variables. How
 many there are at which instruction follows from the code. Where a frame keeps them differs between
 versions of CPython, so the first use looks for known objects and refuses to go on if they are not

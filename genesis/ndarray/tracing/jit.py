@@ -27,10 +27,10 @@ from genesis.ndarray.pytree import Path, Structure, Wrapped, flatten, repeats, u
 from genesis.ndarray.tracing.call import ArrayInput, CallArguments
 from genesis.ndarray.tracing.guards import Guard
 from genesis.ndarray.tracing.journal import Aliased
-from genesis.ndarray.tracing.recorder import Failed, NeedsStorage, Refined
+from genesis.ndarray.tracing.storage_recorder import Failed, NeedsStorage, Refined
 
 if TYPE_CHECKING:
-    from genesis.ndarray.numpy_fast_path import Direct
+    from genesis.ndarray.tracing.numpy_call import Direct
     from genesis.ndarray.tracing.recording import Recording
     from genesis.ndarray.tracing.replay import Ready, Replay
 
@@ -230,7 +230,7 @@ class Jit(Generic[P, R]):
 
     def direct(self, *args: P.args, **kwargs: P.kwargs) -> Direct | None:
         """What runs such calls on NumPy arrays alone; None if they do more than compute arrays."""
-        from genesis.ndarray.numpy_fast_path import Direct
+        from genesis.ndarray.tracing.numpy_call import Direct
 
         call = self._call(args, kwargs)
         with lock:

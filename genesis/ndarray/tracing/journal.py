@@ -6,7 +6,7 @@ a guard. Every write to an object from outside is undone when the recording ends
 by each run: an *effect*. Objects that the function made itself concern nobody; which those are is
 known at the end, when they are the youngest that the garbage collector has.
 
-Entries come from two sides: `genesis.ndarray.tracing.code_watcher` sees what Python code does,
+Entries come from two sides: `genesis.ndarray.tracing.bytecode_tracer` sees what Python code does,
 instruction by instruction; the objects of Genesis itself (a tensor's gradient, an optimizer's
 settings) report it.
 """
@@ -28,8 +28,8 @@ import numpy as np
 
 from genesis.ndarray import pytree
 from genesis.ndarray.core.value import CaptureError, Changes, Listener
-from genesis.ndarray.tracing import python_objects as objects
-from genesis.ndarray.tracing.python_objects import MISSING, contents, item, lookup, restore
+from genesis.ndarray.tracing import object_introspection as objects
+from genesis.ndarray.tracing.object_introspection import MISSING, contents, item, lookup, restore
 
 #: Objects that change, and that the garbage collector takes no note of, or not always.
 _UNNOTED = (dict, bytearray, np.ndarray)

@@ -19,7 +19,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.tracing.guards import COPIES, Source, Way, fingerprint, parts
 from genesis.ndarray.tracing.journal import Journal, Key, Read
-from genesis.ndarray.tracing.python_objects import MISSING
+from genesis.ndarray.tracing.object_introspection import MISSING
 
 _GRADIENT = "attribute", "_gradient"
 #: What most places hold, and never an array.

@@ -40,9 +40,15 @@ from genesis.ndarray.tracing.call import CallArguments
 from genesis.ndarray.tracing.guards import Guards, Sources, nothing, weakly
 from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Key, aging
 from genesis.ndarray.tracing.moving_arrays import Located, Masked, moving
+from genesis.ndarray.tracing.object_introspection import CONTAINERS
 from genesis.ndarray.tracing.partitioned_recording import Wishes, agree, divide
-from genesis.ndarray.tracing.python_objects import CONTAINERS
-from genesis.ndarray.tracing.recorder import Failed, NeedsStorage, Recorder, Refined, interned
+from genesis.ndarray.tracing.storage_recorder import (
+    Failed,
+    NeedsStorage,
+    Recorder,
+    Refined,
+    interned,
+)
 from genesis.ndarray.tracing.tape_interface import Tape, Tapes
 from genesis.ndarray.tracing.template import Maker, Template
 
@@ -193,7 +199,7 @@ class Recording:
         static: tuple[Any, ...],
     ) -> Any:
         """What the function returns for stand-ins."""
-        from genesis.ndarray.tracing.code_watcher import (
+        from genesis.ndarray.tracing.bytecode_tracer import (
             watched,  # importing Genesis watches nothing yet
         )
 

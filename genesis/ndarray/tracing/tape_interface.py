@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from genesis.ndarray.core.value import Value
     from genesis.ndarray.tracing.journal import Read
-    from genesis.ndarray.tracing.recorder import Recorder
     from genesis.ndarray.tracing.recording import ReplayRun
+    from genesis.ndarray.tracing.storage_recorder import Recorder
     from genesis.ndarray.tracing.template import Maker, Template
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from genesis.ndarray import pytree
 from genesis.ndarray.core.value import CaptureError
-from genesis.ndarray.tracing import python_objects as objects
+from genesis.ndarray.tracing import object_introspection as objects
 
 #: Makes an object of what a run has got and what was made before.
 Maker = Callable[[Any, list[Any]], Any]

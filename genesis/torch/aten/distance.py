@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from genesis import ndarray as nd
-from genesis.functional.norms import vector_norm_gradient
+from genesis.functional.norms_and_distances import vector_norm_gradient
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.registry import implements
 

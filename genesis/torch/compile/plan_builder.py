@@ -19,7 +19,7 @@ from genesis.ndarray.core.layout import is_row_major, row_major
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.realisation import backend_of, compiled
 from genesis.ndarray.core.value import Value
-from genesis.ndarray.tracing.recorder import interned
+from genesis.ndarray.tracing.storage_recorder import interned
 from genesis.torch.compile import executable_plan as plans
 from genesis.torch.compile.sizes import Sizes, number, symbol_name
 from genesis.torch.compile.trace import NumberNeeded, Trace, TracedPart, viewed

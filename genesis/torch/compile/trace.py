@@ -27,7 +27,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.value import Value, recorded_by
 from genesis.ndarray.random import Generator
-from genesis.ndarray.tracing.recorder import Recorder
+from genesis.ndarray.tracing.storage_recorder import Recorder
 from genesis.torch.aten import Unsupported, implementations, name_of
 from genesis.torch.aten.creation import with_default_dtype
 from genesis.torch.aten.registry import drawing_from

@@ -13,8 +13,8 @@ from bisect import bisect_left, insort
 from itertools import islice
 from typing import Any
 
-from genesis.backends.gpu.runtime.arena import Arena
 from genesis.backends.gpu.runtime.driver import GPUDevice, OutOfDeviceMemory
+from genesis.backends.gpu.runtime.free_ranges import Arena
 
 _PAGE = 2 << 20
 _LEAST, _MOST = 32 << 20, 1 << 30  # of a segment for large requests

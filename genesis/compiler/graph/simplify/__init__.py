@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from genesis.compiler.graph.simplify import elementwise, movement, reductions, slicing
+from genesis.compiler.graph.simplify import elementwise, movement, reductions, slice_and_pad
 from genesis.ir.node import Node
 from genesis.ir.rewrite import rewrite
 
-RULES = movement.RULES + slicing.RULES + elementwise.RULES + reductions.RULES
+RULES = movement.RULES + slice_and_pad.RULES + elementwise.RULES + reductions.RULES
 
 
 def simplify(roots: Sequence[Node], memo: dict[Node, Node] | None = None) -> list[Node]:

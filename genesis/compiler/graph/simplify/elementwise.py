@@ -15,7 +15,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.node import FALSE, TRUE, Node, const, elementwise, is_const, node
 from genesis.ir.rewrite import Rules
-from genesis.ir.scalar import apply
+from genesis.ir.scalar_semantics import apply
 
 RULES = Rules("scalars")
 

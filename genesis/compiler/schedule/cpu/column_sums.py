@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.cpu.reductions import ENOUGH_ROWS, vectorised
 from genesis.compiler.schedule.cpu.row_cache import cache_row_values
-from genesis.compiler.schedule.cpu.rows import ENOUGH_ROWS, vectorised
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
 from genesis.compiler.schedule.steps.loop_transforms import sink, split_grid
 from genesis.compiler.schedule.steps.queries import extent, lanes, vectors

@@ -9,7 +9,7 @@ second each chunk combines the states of those before it, and starts from there.
 from __future__ import annotations
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.cpu.rows import CHUNK, CHUNKS, ENOUGH_ROWS, vectorised
+from genesis.compiler.schedule.cpu.reductions import CHUNK, CHUNKS, ENOUGH_ROWS, vectorised
 from genesis.compiler.schedule.steps.queries import best_row_axis, extent, lanes, points, power
 from genesis.compiler.schedule.steps.vectorise import split_prefix
 from genesis.ir import kernel as kir

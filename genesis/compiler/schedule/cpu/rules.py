@@ -19,12 +19,12 @@ from genesis.compiler.schedule.cpu.contraction.gemv import gemv, is_gemv, is_nar
 from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, quads, repack
 from genesis.compiler.schedule.cpu.pointwise import pointwise
 from genesis.compiler.schedule.cpu.prefix import prefix
-from genesis.compiler.schedule.cpu.rows import rows
+from genesis.compiler.schedule.cpu.reductions import rows
 from genesis.compiler.schedule.cpu.scatter import scatter
 from genesis.compiler.schedule.int8_dot_parts import dots
 from genesis.compiler.schedule.scatter_parts import updated
+from genesis.compiler.schedule.steps.delinearize_axes import delinearize_axes
 from genesis.compiler.schedule.steps.join_axes import join_axes
-from genesis.compiler.schedule.steps.split_axes import split_axes
 from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import ColumnSums, Prefix
 
@@ -46,7 +46,7 @@ def _in_pairs(
 RULES: Rules = (
     Rule("nothing runs", matchers.provided(matchers.nothing_runs), matchers.as_it_is, steps=()),
     recognise,
-    split_axes,
+    delinearize_axes,
     Rule("column sums", matchers.of_pattern(ColumnSums), total),
     heads_in_groups,
     Rule("attention decode", matchers.when(attention, few), decode),

@@ -18,7 +18,7 @@ from genesis.ir import ops
 from genesis.ir.node import Node, topological
 
 
-def split_axes(kernel: kir.Kernel) -> kir.Kernel:
+def delinearize_axes(kernel: kir.Kernel) -> kir.Kernel:
     """A contraction with an axis for each digit of those that both of its factors divide.
 
     Where one of them does alone, that is how it lies in memory: a weight in blocks of columns, say.

@@ -15,7 +15,7 @@ from genesis.ndarray.core.primitive import constant
 from genesis.ndarray.core.value import need_contents
 from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.creation import arange, asarray, zeros
-from genesis.ndarray.ops.function_families import variant
+from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.gather_scatter import combined, index_reduce
 from genesis.ndarray.ops.index_arguments import positions
 from genesis.ndarray.ops.indexing import fitted

@@ -44,11 +44,11 @@ from genesis import backends
 from genesis.ir.size import Size, UndecidableSize
 from genesis.ndarray.core.value import CaptureError, Changes, thread
 from genesis.ndarray.tracing import interpreter_stack as stack
-from genesis.ndarray.tracing import python_objects as objects
+from genesis.ndarray.tracing import object_introspection as objects
 from genesis.ndarray.tracing.guards import READERS, defaults_of
 from genesis.ndarray.tracing.journal import Effect, Journal
+from genesis.ndarray.tracing.object_introspection import CONTAINERS, MISSING, attribute_of, lookup
 from genesis.ndarray.tracing.opcode_events import Plan, is_watched, telling
-from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING, attribute_of, lookup
 
 Handler = Callable[["Watch", FrameType, Any], None]
 
