@@ -14,6 +14,12 @@ from dataclasses import replace
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.rows_in_pieces import (
+    by_columns,
+    flattened,
+    joined_nests,
+    pieces,
+)
 from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, tile, unfuse
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
 from genesis.compiler.schedule.steps.loop_transforms import split_reduction
@@ -54,14 +60,32 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     for axis in kernel.phases[0].grid:
         kernel = unfuse(kernel, axis)
     kernel = _summed_by_planes(kernel)
+    long = _long_in_pieces(kernel, chip)
+    if long is not None:
+        kernel, column = long
+        return _tiled(_across(kernel, column, 0), 1, chip)
+    kernel = joined_nests(kernel)
     (phase,) = kernel.phases
-    chunk = _chunk(phase, chip)
+    chunk = _chunk(phase, chip, best_row_axis(phase))
     if chunk is not None:
         across = best_row_axis(phase) is not None
         kernel = split_reduction(join_loops(kernel), chunk, outermost=across)
     for number in range(len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
     return kernel
+
+
+def _long_in_pieces(kernel: Kernel, chip: GPU) -> tuple[Kernel, Axis] | None:
+    """Long rows that lie in memory in pieces, by columns."""
+    kernel = flattened(join_loops(kernel))
+    found = pieces(kernel)
+    if found is None or points((found.piece, *found.others)) <= ROW:
+        return None
+    column = Axis.grid("", extent(found.group) * extent(found.piece))
+    grid = (*(a for a in kernel.phases[0].grid if a != found.group), column)
+    loop = Loop(found.others[0], found.nest.body, found.nest.carried, found.nest.merge)
+    chunk = _chunk(Phase(grid, (loop,)), chip, column)
+    return by_columns(kernel, found, chunk or extent(found.others[0]))
 
 
 def _summed_by_planes(kernel: Kernel) -> Kernel:
@@ -122,13 +146,15 @@ def prefix(kernel: Kernel, found: Prefix, chip: GPU) -> Kernel:
     return kernel
 
 
-def _chunk(phase: Phase, chip: GPU) -> int | None:
-    """How much of the reductions of few rows a block should do; None: all of it."""
+def _chunk(phase: Phase, chip: GPU, across: Axis | None) -> int | None:
+    """How much of the reductions of few rows a block should do; None: all of it.
+
+    A tile goes `across` rows that lie closer together than what is in them.
+    """
     loops = [s for s in phase.body if isinstance(s, Loop)]
     if not loops or not _apart(loops):
         return None
     loop = loops[0]
-    across = best_row_axis(phase)
     columns = min(COLUMNS, power(extent(across))) if across is not None else 1
     blocks = -(-points(phase.grid) // columns)
     wanted = min(CHUNKS, 2 * BUSY * chip.multiprocessors // max(1, blocks))
@@ -172,10 +198,7 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
     if short or (across is not None and scans):
         return pointwise(kernel, chip, number)
     if across is not None:
-        columns = min(COLUMNS, power(extent(across)))
-        room = 2 * TILE // columns
-        kernel = vectorise(kernel, lambda s: _width(kernel, s, room), number)
-        return tile(kernel, across, columns, number)
+        return _across(kernel, across, number)
     # What is read once need not be one tile if padding to a power of two would cost an eighth.
     padded = len(deep) == 1 and longest > PIECE and 8 * longest <= 7 * power(longest)
     limit = PIECE if longest > ROW or padded else ROW
@@ -190,6 +213,14 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
         if count > 1:
             kernel = tile(kernel, last, count, number)
     return kernel
+
+
+def _across(kernel: Kernel, across: Axis, number: int) -> Kernel:
+    """One phase in tiles across its rows and along its loops."""
+    columns = min(COLUMNS, power(extent(across)))
+    room = 2 * TILE // columns
+    kernel = vectorise(kernel, lambda s: _width(kernel, s, room), number)
+    return tile(kernel, across, columns, number)
 
 
 def _is_innermost(s: Loop) -> bool:
