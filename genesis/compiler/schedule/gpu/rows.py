@@ -15,9 +15,9 @@ from genesis.backends.base import GPU
 from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.rows_in_pieces import (
+    as_one,
     by_columns,
     flattened,
-    joined_nests,
     pieces,
 )
 from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, tile, unfuse
@@ -30,6 +30,7 @@ from genesis.compiler.schedule.steps.vectorise import (
     split_prefix,
     vectorise,
 )
+from genesis.ir.index import static
 from genesis.ir.kernel import Axis, Kernel, Loop, Phase, expressions, walk
 from genesis.ir.node import Node, mentions
 from genesis.ir.pattern import Prefix
@@ -59,12 +60,11 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
     for axis in kernel.phases[0].grid:
         kernel = unfuse(kernel, axis)
-    kernel = _summed_by_planes(kernel)
     long = _long_in_pieces(kernel, chip)
     if long is not None:
         kernel, column = long
         return _tiled(_across(kernel, column, 0), 1, chip)
-    kernel = joined_nests(kernel)
+    kernel = _summed_by_planes(as_one(kernel))
     (phase,) = kernel.phases
     chunk = _chunk(phase, chip, best_row_axis(phase))
     if chunk is not None:
@@ -78,14 +78,18 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
 def _long_in_pieces(kernel: Kernel, chip: GPU) -> tuple[Kernel, Axis] | None:
     """Long rows that lie in memory in pieces, by columns."""
     kernel = flattened(join_loops(kernel))
-    found = pieces(kernel)
+    (phase,) = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    found = pieces(phase, loops[0]) if len(loops) == 1 else None
     if found is None or points((found.piece, *found.others)) <= ROW:
         return None
-    column = Axis.grid("", extent(found.group) * extent(found.piece))
-    grid = (*(a for a in kernel.phases[0].grid if a != found.group), column)
-    loop = Loop(found.others[0], found.nest.body, found.nest.carried, found.nest.merge)
-    chunk = _chunk(Phase(grid, (loop,)), chip, column)
-    return by_columns(kernel, found, chunk or extent(found.others[0]))
+    group, piece, (outer, *_) = found
+    if static(group.extent) is None or static(outer.extent) is None:
+        return None
+    column = Axis.grid("", extent(group) * extent(piece))
+    grid = (*(a for a in phase.grid if a != group), column)
+    chunk = _chunk(Phase(grid, (replace(loops[0], axis=outer),)), chip, column)
+    return by_columns(kernel, loops[0], found, chunk or extent(outer))
 
 
 def _summed_by_planes(kernel: Kernel) -> Kernel:

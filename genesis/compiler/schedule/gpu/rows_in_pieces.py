@@ -10,12 +10,11 @@ tile is read once, as if its pieces lay one behind the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from genesis.compiler.schedule.gpu.tile_axes import TILE, joined
-from genesis.compiler.schedule.steps.join_axes import flat, join_loops
+from genesis.compiler.schedule.steps.join_axes import flat
 from genesis.compiler.schedule.steps.loop_transforms import (
     interchange,
     split_reduction,
@@ -24,7 +23,8 @@ from genesis.compiler.schedule.steps.loop_transforms import (
 from genesis.compiler.schedule.steps.queries import accesses, elements, extent, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.vectorise import innermost
-from genesis.ir.index import ceil_div, fixed, least, simplify, static
+from genesis.ir import ops
+from genesis.ir.index import fixed, least, simplify, static
 from genesis.ir.kernel import (
     Axis,
     Body,
@@ -36,45 +36,46 @@ from genesis.ir.kernel import (
     Phase,
     as_index,
     expressions,
-    load_parts,
     map_expressions,
     walk,
 )
-from genesis.ir import ops
 from genesis.ir.node import Node, mentions, topological
 from genesis.ir.rewrite import replaced
 
-#: Shorter innermost loops are joined with those around them.
-SHORT = 128
+#: What is worth a loop of tiles: less (the window of a pooling) each thread goes through itself.
+LEAST = 128
 
 
 class Pieces(NamedTuple):
-    """A row for every point of `group`, in pieces along `piece`; its loops are `nest`."""
+    """Rows of a nest of reductions: one for every point of `group`, in pieces along `piece`."""
 
-    nest: Loop
     group: Axis
     piece: Axis
     others: tuple[Axis, ...]
 
+    def fits(self, buffer: Buffer, at: tuple[Node, ...]) -> bool:
+        """Whether pieces of other rows lie between those of one."""
+        size = extent(self.piece)
+        beside = stride(buffer, at, self.piece) == 1 and stride(buffer, at, self.group) == size
+        jumps = [stride(buffer, at, a) for a in self.others]
+        return beside and all(j is None or j >= size * extent(self.group) for j in jumps)
 
-def pieces(kernel: Kernel) -> Pieces | None:
-    """How the rows of a kernel with one nest of reductions lie, if in pieces."""
-    (phase,) = kernel.phases
-    loops = [s for s in phase.body if isinstance(s, Loop)]
-    deep = innermost(loops[0]) if len(loops) == 1 and loops[0].carried else None
-    if deep is None or deep.body or deep is loops[0] or loops[0].merge is None:
+
+def pieces(phase: Phase, nest: Loop) -> Pieces | None:
+    """How rows lie, if in pieces: most of what a nest of reductions reads does."""
+    deep = innermost(nest) if nest.carried and nest.merge is not None else None
+    if deep is None or deep.body or deep is nest:
         return None
-    axes = [s.axis for s in walk(tuple(loops)) if isinstance(s, Loop)]
-    if any(static(a.extent) is None for a in axes):
-        return None
-    reads = [(b, at) for b, at in accesses(tuple(loops)) if _varies(at, axes)]
+    axes = [s.axis for s in walk((nest,)) if isinstance(s, Loop)]
+    reads = [(b, at) for b, at in accesses((nest,)) if _varies(at, axes)]
     for piece in axes:
         others = tuple(a for a in axes if a is not piece)
-        for group in phase.grid:
-            apart = sum(elements(b) for b, at in reads if _apart(b, at, group, piece))
-            fits = extent(piece) < TILE and extent(group) > 1
-            if fits and 2 * apart > sum(elements(b) for b, _ in reads):
-                return Pieces(loops[0], group, piece, others)
+        known = all(static(a.extent) is not None for a in (piece, *others[1:]))
+        for group in phase.grid if known and extent(piece) < TILE else ():
+            found = Pieces(group, piece, others)
+            apart = sum(elements(b) for b, at in reads if found.fits(b, at))
+            if extent(group) > 1 and 2 * apart > sum(elements(b) for b, _ in reads):
+                return found
     return None
 
 
@@ -84,17 +85,12 @@ def _varies(at: tuple[Node, ...], axes: list[Axis]) -> bool:
     return all(a.node in found for a in axes)
 
 
-def _apart(buffer: Buffer, at: tuple[Node, ...], group: Axis, piece: Axis) -> bool:
-    along = stride(buffer, at, piece)
-    return along == 1 and stride(buffer, at, group) == extent(piece)
-
-
-def by_columns(kernel: Kernel, found: Pieces, chunk: int) -> tuple[Kernel, Axis]:
+def by_columns(kernel: Kernel, nest: Loop, found: Pieces, chunk: int) -> tuple[Kernel, Axis]:
     """Sum for every place in a run of pieces, and `chunk` of the next loop, then those of a row.
 
     The second is the axis of the first phase that goes through a run.
     """
-    nest, group, piece, others = found
+    group, piece, others = found
     (phase,) = kernel.phases
     loop, width = others[0], extent(piece)
     chunks = -(-extent(loop) // chunk)
@@ -145,22 +141,23 @@ def flattened(kernel: Kernel) -> Kernel:
     """The kernel with what its loops read as vectors, where data do not say where."""
     (phase,) = kernel.phases
     reads = list(accesses(tuple(s for s in phase.body if isinstance(s, Loop))))
-    looked_up = {b for b, at in reads if any(n.op in (ops.LOAD, ops.PARAM) for n in topological(at))}
+    looked_up = {
+        b for b, at in reads if any(n.op in (ops.LOAD, ops.PARAM) for n in topological(at))
+    }
     several = {b for b, _ in reads if b.strides is None and len(b.shape) > 1}
     return flat(kernel, several - looked_up)
 
 
-def joined_nests(kernel: Kernel) -> Kernel:
-    """Nests whose innermost loop is short as one loop each."""
+def as_one(kernel: Kernel) -> Kernel:
+    """The kernel with one loop through every row that lies in pieces."""
     (phase,) = kernel.phases
-    body = tuple(_joined(s) if isinstance(s, Loop) else s for s in phase.body)
+    body = tuple(_as_one(phase, s) if isinstance(s, Loop) else s for s in phase.body)
     return kernel.with_phases([Phase(phase.grid, body)])
 
 
-def _joined(s: Loop) -> Loop:
-    axes = [x.axis for x in walk((s,)) if isinstance(x, Loop)]
-    deep = innermost(s)
-    short = deep is not None and deep is not s and not deep.body and extent(axes[-1]) < SHORT
-    if not short or any(static(a.extent) is None for a in axes[1:]):
-        return s
-    return joined(s, axes)
+def _as_one(phase: Phase, nest: Loop) -> Loop:
+    found = pieces(phase, nest)
+    if found is None or points((found.piece, *found.others)) < LEAST:
+        return nest
+    axes = (*found.others, found.piece)
+    return joined(interchange(nest, axes), axes)
