@@ -34,6 +34,7 @@ from genesis.ir.kernel import (
     Local,
     Loop,
     Phase,
+    Statement,
     as_index,
     expressions,
     map_expressions,
@@ -63,10 +64,9 @@ class Pieces(NamedTuple):
 
 def pieces(phase: Phase, nest: Loop) -> Pieces | None:
     """How rows lie, if in pieces: most of what a nest of reductions reads does."""
-    deep = innermost(nest) if nest.carried and nest.merge is not None else None
-    if deep is None or deep.body or deep is nest:
-        return None
     axes = [s.axis for s in walk((nest,)) if isinstance(s, Loop)]
+    if len(axes) == 1 or not _reduces(nest):
+        return None
     reads = [(b, at) for b, at in accesses((nest,)) if _varies(at, axes)]
     for piece in axes:
         others = tuple(a for a in axes if a is not piece)
@@ -77,6 +77,12 @@ def pieces(phase: Phase, nest: Loop) -> Pieces | None:
             if extent(group) > 1 and 2 * apart > sum(elements(b) for b, _ in reads):
                 return found
     return None
+
+
+def _reduces(nest: Loop) -> bool:
+    """Whether a nest only combines what it reads, in any order."""
+    deep = innermost(nest) if nest.carried and nest.merge is not None else None
+    return deep is not None and not deep.body
 
 
 def _varies(at: tuple[Node, ...], axes: list[Axis]) -> bool:
@@ -149,15 +155,12 @@ def flattened(kernel: Kernel) -> Kernel:
 
 
 def as_one(kernel: Kernel) -> Kernel:
-    """The kernel with one loop through every row that lies in pieces."""
+    """The kernel with one loop through every row, if all of its loops go through rows in pieces."""
     (phase,) = kernel.phases
-    body = tuple(_as_one(phase, s) if isinstance(s, Loop) else s for s in phase.body)
-    return kernel.with_phases([Phase(phase.grid, body)])
-
-
-def _as_one(phase: Phase, nest: Loop) -> Loop:
-    found = pieces(phase, nest)
-    if found is None or points((found.piece, *found.others)) < LEAST:
-        return nest
-    axes = (*found.others, found.piece)
-    return joined(interchange(nest, axes), axes)
+    nests = {s: pieces(phase, s) for s in phase.body if isinstance(s, Loop)}
+    ones: dict[Statement, Loop] = {}
+    for nest, found in nests.items():
+        if found is None or points((*found.others, found.piece)) < LEAST:
+            return kernel
+        ones[nest] = joined(nest, (*found.others, found.piece))
+    return kernel.with_phases([Phase(phase.grid, tuple(ones.get(s, s) for s in phase.body))])

@@ -105,7 +105,7 @@ def decoded(joint: Axis, axes: Sequence[Axis]) -> dict[Node, Node]:
 
 
 def joined(nest: Loop, axes: Sequence[Axis]) -> Loop:
-    """A nest of loops that only reduce as one loop."""
+    """A nest of loops that only reduce as one loop, through `axes` in this order."""
     deep = nest
     names = {}
     while deep.body:
