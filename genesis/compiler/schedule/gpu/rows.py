@@ -17,6 +17,7 @@ from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.rows_in_pieces import (
     as_one,
     by_columns,
+    columns_as_one,
     flattened,
     pieces,
 )
@@ -64,13 +65,16 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     if long is not None:
         kernel, column = long
         return _tiled(_across(kernel, column, 0), 1, chip)
-    kernel = _summed_by_planes(as_one(kernel))
+    kernel, column = columns_as_one(kernel, COLUMNS) or (as_one(kernel), None)
+    kernel = kernel if column else _summed_by_planes(kernel)
     (phase,) = kernel.phases
-    chunk = _chunk(phase, chip, best_row_axis(phase))
+    across = column or best_row_axis(phase)
+    chunk = _chunk(phase, chip, across)
     if chunk is not None:
-        across = best_row_axis(phase) is not None
-        kernel = split_reduction(join_loops(kernel), chunk, outermost=across)
-    for number in range(len(kernel.phases)):
+        kernel = split_reduction(join_loops(kernel), chunk, outermost=across is not None)
+    if column:
+        kernel = _across(kernel, column, 0)
+    for number in range(column is not None, len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
     return kernel
 

@@ -10,10 +10,12 @@ tile is read once, as if its pieces lay one behind the other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
-from genesis.compiler.schedule.gpu.tile_axes import TILE, joined
+from genesis.compiler.schedule.gpu.tile_axes import TILE, fuse, joined
 from genesis.compiler.schedule.steps.join_axes import flat
 from genesis.compiler.schedule.steps.loop_transforms import (
     interchange,
@@ -34,6 +36,7 @@ from genesis.ir.kernel import (
     Local,
     Loop,
     Phase,
+    Role,
     Statement,
     as_index,
     expressions,
@@ -59,7 +62,7 @@ class Pieces(NamedTuple):
         size = extent(self.piece)
         beside = stride(buffer, at, self.piece) == 1 and stride(buffer, at, self.group) == size
         jumps = [stride(buffer, at, a) for a in self.others]
-        return beside and all(j is None or j >= size * extent(self.group) for j in jumps)
+        return beside and all(not j or j >= size * extent(self.group) for j in jumps)
 
 
 def pieces(phase: Phase, nest: Loop) -> Pieces | None:
@@ -89,6 +92,32 @@ def _varies(at: tuple[Node, ...], axes: list[Axis]) -> bool:
     """Whether a place depends on all loops, so that what is read there is all of a row."""
     found = {n for i in at for n in mentions(i)}
     return all(a.node in found for a in axes)
+
+
+def columns_as_one(kernel: Kernel, enough: int) -> tuple[Kernel, Axis] | None:
+    """One axis through columns that two count through, as groups and channels of them.
+
+    It goes on through memory where the second, with fewer points than `enough`, ends.
+    """
+    (phase,) = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    inner = {s.axis: None for s in walk(tuple(loops)) if isinstance(s, Loop)}
+    if not all(map(_reduces, loops)):
+        return None
+    reads = [(b, at) for b, at in accesses(tuple(loops)) if _some_vary(at, inner)]
+    if len(_inputs(reads)) < len({b for b, _ in reads}):
+        return None
+    for group, piece in pairwise(phase.grid):
+        found = Pieces(group, piece, tuple(inner))
+        apart = sum(elements(b) for b, at in reads if found.fits(b, at))
+        small = static(piece.extent) is not None and extent(piece) < enough
+        if small and extent(group) > 1 and 2 * apart > sum(elements(b) for b, _ in reads):
+            return fuse(flattened(kernel), [group, piece])
+    return None
+
+
+def _some_vary(at: tuple[Node, ...], axes: Iterable[Axis]) -> bool:
+    return any(a.node in mentions(i) for i in at for a in axes)
 
 
 def by_columns(kernel: Kernel, nest: Loop, found: Pieces, chunk: int) -> tuple[Kernel, Axis]:
@@ -150,8 +179,13 @@ def flattened(kernel: Kernel) -> Kernel:
     looked_up = {
         b for b, at in reads if any(n.op in (ops.LOAD, ops.PARAM) for n in topological(at))
     }
-    several = {b for b, _ in reads if b.strides is None and len(b.shape) > 1}
+    several = {b for b in _inputs(reads) if b.strides is None and len(b.shape) > 1}
     return flat(kernel, several - looked_up)
+
+
+def _inputs(reads: Iterable[tuple[Buffer, tuple[Node, ...]]]) -> set[Buffer]:
+    """What no other phase has left."""
+    return {b for b, _ in reads if b.role is Role.INPUT}
 
 
 def as_one(kernel: Kernel) -> Kernel:
