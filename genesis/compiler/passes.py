@@ -67,7 +67,7 @@ class Fusing:
     sum_columns_along: bool = False
     #: Reductions of rows join a kernel that visits the same rows element by element.
     reduce_rows_along: bool = False
-    #: A long reduction of columns is a kernel of its own, not done by the few rows that use it.
+    #: A long reduction of columns or pieces is a kernel of its own, not done by rows that use it.
     column_reductions_apart: bool = False
     #: What is the same in all rows of a tile is computed once for them.
     share_along_columns: bool = False

@@ -21,6 +21,11 @@ from genesis.ir.size import Size
 #: Columns that are too few for a chip of many threads, if each is so long.
 FEW = 1 << 13
 LONG = 1 << 10
+#: Neighbours that a tile has more of, and what is a long row that is put together of less.
+PIECE = 1 << 10
+ROW = 1 << 14
+#: Rows that a thread goes through itself.
+SHORT = 128
 #: Rows that are so few that the matrix they are multiplied by is all the work.
 FEW_ROWS = 32
 #: Times that a window reads every element, from which on those at the border are copied.
@@ -42,6 +47,21 @@ def of_columns(n: Node) -> bool:
     """Whether a reduction is of the columns of something large, as that lies in memory."""
     (x,) = n.inputs
     return _innermost(x) not in n.attr and count(x.shape) > SMALL
+
+
+def in_pieces(n: Node) -> bool:
+    """Whether what a reduction folds lies in short pieces, between those of other results.
+
+    The pixels of a group of channels do where channels come last.
+    """
+    (x,) = n.inputs
+    axes = [a for a, e in enumerate(x.shape) if e != 1]
+    kept = [a for a in axes if a not in n.attr]
+    behind = [a for a in axes if kept and a > kept[-1]]
+    parted = bool(behind) and any(a < kept[-1] for a in n.attr if a in axes)
+    short = count(tuple(x.shape[a] for a in behind)) < PIECE
+    each = count(x.shape) // max(1, count(n.shape))
+    return parted and short and (each > ROW or (kept[:1] == axes[:1] and each > SHORT))
 
 
 def _innermost(x: Node) -> int:

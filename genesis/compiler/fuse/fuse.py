@@ -29,6 +29,7 @@ from genesis.compiler.fuse.demands import (
     Demand,
     bijective,
     in_few_columns,
+    in_pieces,
     in_sum,
     is_few_rows,
     is_framed,
@@ -199,7 +200,7 @@ class _Fuser:
             inside = frozenset(axes) <= group.axes and demand.mask is TRUE
             if not (fits and inside and cost.rows_pay(axes, n.inputs[0], group.axes)):
                 return None
-            apart = frozenset(axes) < group.axes and of_columns(n)
+            apart = frozenset(axes) < group.axes and (of_columns(n) or in_pieces(n))
             if self.fusing.column_reductions_apart and (apart or in_few_columns(n, group)):
                 return None
             group.rows = frozenset(axes)

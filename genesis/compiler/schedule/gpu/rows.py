@@ -15,6 +15,13 @@ from genesis.backends.base import GPU
 from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.gpu.online_powers import online_powers
 from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.rows_in_pieces import (
+    as_one,
+    by_columns,
+    columns_as_one,
+    flattened,
+    pieces,
+)
 from genesis.compiler.schedule.gpu.tile_axes import TILE, free_axes, joined, tile, unfuse
 from genesis.compiler.schedule.gpu.windows import rows_together, write_out
 from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
@@ -28,6 +35,7 @@ from genesis.compiler.schedule.steps.vectorise import (
     vectorise,
 )
 from genesis.ir import ops
+from genesis.ir.index import static
 from genesis.ir.kernel import (
     Axis,
     Kernel,
@@ -74,18 +82,44 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
     for axis in kernel.phases[0].grid:
         kernel = unfuse(kernel, axis)
-    kernel = rows_together(_summed_by_planes(kernel), BUSY * chip.multiprocessors)
+    long = _long_in_pieces(kernel, chip)
+    if long is not None:
+        kernel, piece = long
+        return _tiled(_across(kernel, piece, 0), 1, chip)
+    kernel, column = columns_as_one(kernel, COLUMNS) or (as_one(kernel), None)
+    if not column:
+        kernel = rows_together(_summed_by_planes(kernel), BUSY * chip.multiprocessors)
     (phase,) = kernel.phases
     if _is_long(phase):  # what a loop has read is in no register any more when the next begins
         phase = Phase(phase.grid, online_powers(phase.body))
         kernel = join_loops(kernel.with_phase(0, phase))
-    chunk = _chunk(phase, chip)
+    across = column or best_row_axis(phase)
+    chunk = _chunk(phase, chip, across)
     if chunk is not None:
-        across = best_row_axis(phase) is not None
-        kernel = _stores_apart(split_reduction(join_loops(kernel), chunk, outermost=across))
-    for number in range(len(kernel.phases)):
+        parts = split_reduction(join_loops(kernel), chunk, outermost=across is not None)
+        kernel = _stores_apart(parts)
+    if column:
+        kernel = _across(kernel, column, 0)
+    for number in range(column is not None, len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
     return kernel
+
+
+def _long_in_pieces(kernel: Kernel, chip: GPU) -> tuple[Kernel, Axis] | None:
+    """Long rows that lie in memory in pieces, by columns."""
+    kernel = flattened(join_loops(kernel))
+    (phase,) = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    found = pieces(phase, loops[0]) if len(loops) == 1 else None
+    if found is None or points((found.piece, *found.others)) <= ROW:
+        return None
+    group, piece, (outer, *_) = found
+    if static(group.extent) is None or static(outer.extent) is None:
+        return None
+    column = Axis.grid("", extent(group) * extent(piece))
+    grid = (*(a for a in phase.grid if a != group), column)
+    chunk = _chunk(Phase(grid, (replace(loops[0], axis=outer),)), chip, column)
+    return by_columns(kernel, loops[0], found, chunk or extent(outer))
 
 
 def _summed_by_planes(kernel: Kernel) -> Kernel:
@@ -179,8 +213,11 @@ def _stores_apart(kernel: Kernel) -> Kernel:
     return kernel.with_phases([*before, last])
 
 
-def _chunk(phase: Phase, chip: GPU) -> int | None:
-    """How much of the reductions of few rows a block should do; None: all of it."""
+def _chunk(phase: Phase, chip: GPU, across: Axis | None) -> int | None:
+    """How much of the reductions of few rows a block should do; None: all of it.
+
+    A tile goes `across` rows that lie closer together than what is in them.
+    """
     loops = [s for s in phase.body if isinstance(s, Loop) and s.carried]
     stores = [s for s in phase.body if isinstance(s, Loop) and not s.carried]
     if not loops or not _apart(loops):
@@ -188,7 +225,6 @@ def _chunk(phase: Phase, chip: GPU) -> int | None:
     if stores and not (_is_long(phase) and _only_store(phase.body, stores)):
         return None
     loop = loops[0]
-    across = best_row_axis(phase)
     columns = min(COLUMNS, power(extent(across))) if across is not None else 1
     blocks = -(-points(phase.grid) // columns)
     wanted = min(CHUNKS, 2 * BUSY * chip.multiprocessors // max(1, blocks))
@@ -239,11 +275,7 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
     if longest < least or (across is not None and longest <= TALL and many and not scans):
         return pointwise(write_out(kernel, number), chip, number)
     if across is not None:
-        columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
-        room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
-        room //= columns
-        kernel = vectorise(kernel, lambda s: _width(kernel, s, room), number)
-        return tile(kernel, across, columns, number)
+        return _across(kernel, across, number)
     # What is read once need not be one tile if padding to a power of two would cost an eighth.
     padded = len(deep) == 1 and longest > PIECE and 8 * longest <= 7 * power(longest)
     limit = PIECE if longest > ROW or padded else ROW
@@ -258,6 +290,18 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
         if count > 1:
             kernel = tile(kernel, last, count, number)
     return kernel
+
+
+def _across(kernel: Kernel, across: Axis, number: int) -> Kernel:
+    """One phase in tiles across its rows and along its loops."""
+    phase = kernel.phases[number]
+    loops = [s for s in walk(phase.body) if isinstance(s, Loop)]
+    scans = any(parts_of_prefix(s, kernel.pattern) for s in loops)
+    columns = min(SCANNED[1] if scans else COLUMNS, power(extent(across)))
+    room = SCANNED[0] * SCANNED[1] if scans else BYTES if _reads_bytes(phase) else 2 * TILE
+    room //= columns
+    kernel = vectorise(kernel, lambda s: _width(kernel, s, room), number)
+    return tile(kernel, across, columns, number)
 
 
 def _reads_bytes(phase: Phase) -> bool:

@@ -105,21 +105,24 @@ def decoded(joint: Axis, axes: Sequence[Axis]) -> dict[Node, Node]:
 
 
 def joined(nest: Loop, axes: Sequence[Axis]) -> Loop:
-    """A nest of summation loops as one loop."""
+    """A nest of loops that only reduce as one loop, through `axes` in this order."""
     deep = nest
     names = {}
     while deep.body:
         (inner,) = deep.body
         assert isinstance(inner, Loop)
         deep = inner
-        names[deep.carried[0].local.node] = nest.carried[0].local.node
+        for c, outer in zip(deep.carried, nest.carried, strict=True):
+            names[c.local.node] = outer.local.node
     size = axes[0].extent
     for axis in axes[1:]:
         size = size * axis.extent
     joint = Axis.loop("".join(a.name for a in axes), size)
-    step = replaced(deep.carried[0].step, names)
-    outer = nest.carried[0]
-    loop = Loop(joint, (), (Carry(outer.local, outer.init, step),), nest.merge)
+    carried = tuple(
+        Carry(outer.local, outer.init, replaced(c.step, names))
+        for outer, c in zip(nest.carried, deep.carried, strict=True)
+    )
+    loop = Loop(joint, (), carried, nest.merge)
     (result,) = respecialise((loop,), decoded(joint, axes))
     assert isinstance(result, Loop)
     return result
