@@ -28,7 +28,6 @@ from genesis.torch.aten import implementations, name_of
 from genesis.torch.compile.cache_key import own_key
 from genesis.torch.compile.executable import BoxedGraph
 from genesis.torch.compile.joint_graph import partition
-from genesis.torch.compile.saved_layouts import prefer_channels_last
 from genesis.torch.compile.trace import device_of, gpu_of
 
 
@@ -106,14 +105,11 @@ def genesis(
     """
     seconds, freeze = _settings(mode, options or {})
     places = {x.device for x in inputs if isinstance(x, torch.Tensor)}
-    devices = _devices(places)
     if any(place.type not in ("cpu", "cuda") for place in places):
         compiler = run_lazily
 
     def compiler_of(kind: GraphKind) -> Callable[..., Any]:
         def compile(graph: GraphModule, inputs: Sequence[Any]) -> Any:
-            if kind is GraphKind.FORWARD and len(devices) > 1:
-                prefer_channels_last(graph)
             made = compiler(graph, kind)
             if isinstance(made, BoxedGraph):
                 made.tuning = seconds
@@ -137,6 +133,7 @@ def genesis(
         "bundled_autograd_cache": True,  # what is kept is the executable itself
         "force_non_lazy_backward_lowering": True,  # and both of them together
     }
+    devices = _devices(places)
     options_in_force = spell(astuple(current()))
     tag = f"genesis {_version(devices)} {options_in_force}"
     tag += f"{' tuned' * bool(seconds)}{' frozen' * freeze}"
