@@ -59,7 +59,7 @@ def in_pieces(n: Node) -> bool:
     kept = [a for a in axes if a not in n.attr]
     behind = [a for a in axes if kept and a > kept[-1]]
     parted = bool(behind) and any(a < kept[-1] for a in n.attr if a in axes)
-    short = count([x.shape[a] for a in behind]) < PIECE
+    short = count(tuple(x.shape[a] for a in behind)) < PIECE
     each = count(x.shape) // max(1, count(n.shape))
     return parted and short and (each > ROW or (kept[:1] == axes[:1] and each > SHORT))
 

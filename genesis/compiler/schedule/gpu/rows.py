@@ -65,14 +65,18 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     if long is not None:
         kernel, column = long
         return _tiled(_across(kernel, column, 0), 1, chip)
-    kernel, column = columns_as_one(kernel, COLUMNS) or (as_one(kernel), None)
-    kernel = kernel if column else _summed_by_planes(kernel)
+    column: Axis | None = None
+    columns = columns_as_one(kernel, COLUMNS)
+    if columns is not None:
+        kernel, column = columns
+    else:
+        kernel = _summed_by_planes(as_one(kernel))
     (phase,) = kernel.phases
     across = column or best_row_axis(phase)
     chunk = _chunk(phase, chip, across)
     if chunk is not None:
         kernel = split_reduction(join_loops(kernel), chunk, outermost=across is not None)
-    if column:
+    if column is not None:
         kernel = _across(kernel, column, 0)
     for number in range(column is not None, len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
