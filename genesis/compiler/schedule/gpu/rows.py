@@ -86,9 +86,12 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     if long is not None:
         kernel, piece = long
         return _tiled(_across(kernel, piece, 0), 1, chip)
-    kernel, column = columns_as_one(kernel, COLUMNS) or (as_one(kernel), None)
-    if not column:
-        kernel = rows_together(_summed_by_planes(kernel), BUSY * chip.multiprocessors)
+    column: Axis | None = None
+    columns = columns_as_one(kernel, COLUMNS)
+    if columns is not None:
+        kernel, column = columns
+    else:
+        kernel = rows_together(_summed_by_planes(as_one(kernel)), BUSY * chip.multiprocessors)
     (phase,) = kernel.phases
     if _is_long(phase):  # what a loop has read is in no register any more when the next begins
         phase = Phase(phase.grid, online_powers(phase.body))
@@ -98,7 +101,7 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     if chunk is not None:
         parts = split_reduction(join_loops(kernel), chunk, outermost=across is not None)
         kernel = _stores_apart(parts)
-    if column:
+    if column is not None:
         kernel = _across(kernel, column, 0)
     for number in range(column is not None, len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
