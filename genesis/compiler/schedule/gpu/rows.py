@@ -84,8 +84,7 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
         kernel = unfuse(kernel, axis)
     long = _long_in_pieces(kernel, chip)
     if long is not None:
-        kernel, piece = long
-        return _tiled(_across(kernel, piece, 0), 1, chip)
+        return _tiled(_across(*long, 0), 1, chip)
     column: Axis | None = None
     columns = columns_as_one(kernel, COLUMNS)
     if columns is not None:
