@@ -215,16 +215,13 @@ def test_few_channels_are_normalised_by_many_blocks() -> None:
     def normalised(x: Any) -> Any:
         return genesis.functional.batch_norm(x, None, None, training=True)
 
-    few, many = (
-        kernels_of(normalised, ("bfloat16", 128, channels, 27, 27)) for channels in (72, 2000)
-    )
-    assert len(few[0].phases) == 2  # rows are cut, and their parts summed up
-    assert blocks(few[0], 0) >= 264
-    (sums,) = (s for s in few[0].phases[0].body if isinstance(s, Loop))
-    assert len(sums.carried) == 2  # both sums of one pass
-    # What is stored for every element, many blocks store, too.
-    assert blocks(few[-1], len(few[-1].phases) - 1) >= 264
-    assert len(many[0].phases) == 1
+    for channels in (72, 2000):
+        found = kernels_of(normalised, ("bfloat16", 128, channels, 27, 27))
+        assert blocks(found[0], 0) >= 264
+        (sums,) = (s for s in found[0].phases[0].body if isinstance(s, Loop))
+        assert len(sums.carried) == 2  # both sums of one pass
+        # What is stored for every element, many blocks store, too.
+        assert blocks(found[-1], len(found[-1].phases) - 1) >= 264
 
 
 @pytest.mark.parametrize(("rows", "phases"), [(4000, 1), (64, 2)])
