@@ -82,10 +82,18 @@ def _uncollected() -> Iterator[None]:
         yield
     finally:
         if collects:
-            if not gc.get_freeze_count():  # all is made old by being frozen, which looks at nothing
-                gc.freeze()
+            if not _Collector.spared and not gc.get_freeze_count():
+                gc.freeze()  # all is made old by it, which looks at nothing
                 gc.unfreeze()
+            else:
+                _Collector.spared = True
             gc.enable()
+
+
+class _Collector:
+    """Whether the program keeps objects from the collector: to ask how many takes a look at each."""
+
+    spared = False
 
 
 @_uncollected()

@@ -451,11 +451,12 @@ class Journal(Listener):
         if self._young is not None:
             return id(x) not in self._young
         self._questions += 1
-        if self._questions > FEW and not gc.get_freeze_count():
-            if self._old is None:
-                self._old = set(map(id, gc.get_objects(1) + gc.get_objects(2)))
-            if id(x) not in self._old:  # what was there and is gone may have left its number
-                return False
+        # What is frozen is in no generation, and counting it takes a look at each.
+        if self._questions == FEW + 1 and not gc.get_freeze_count():
+            self._old = set(map(id, gc.get_objects(1) + gc.get_objects(2)))
+        # What was there and is gone may have left its number.
+        if self._old is not None and id(x) not in self._old:
+            return False
         return id(x) not in _youngest()
 
     def _find_holders(self) -> None:
