@@ -91,7 +91,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Collector:
-    """Whether the program keeps objects from the collector: to ask how many takes a look at each."""
+    """Whether objects are kept from the collector: to ask how many takes a look at each."""
 
     spared = False
 
