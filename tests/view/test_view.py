@@ -107,7 +107,8 @@ def test_memory_and_timeline(found: ScriptRun) -> None:
 
 def test_no_memory_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
-    path.write_text("import genesis\nx = genesis.randn(1000, 1000).array.realize()\ny = x.numpy()\n")
+    code = "import genesis\nx = genesis.randn(1000, 1000).array.realize()\ny = x.numpy()\n"
+    path.write_text(code)
     gc.collect()
     before = memory.stats().live_bytes
     found = record(str(path))
