@@ -20,8 +20,9 @@ from genesis.ndarray.core.realisation import backend_of, forget_programs, realiz
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No graph is known before a test."""
+    """No graph is known before a test, and none is forgotten in it because others came before."""
     monkeypatch.setattr(symbolic_sizes, "_kinds", {})
+    monkeypatch.setattr(symbolic_sizes, "_descriptions", {})
     yield
 
 
