@@ -55,6 +55,53 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, requires_grad=True)
 
 
+@pytest.mark.parametrize(("start", "count"), [(0, 4), (1, 3), (-4, 4), (0, 5), (2, 3), (-6, 5)])
+def test_positions_that_are_computed_exist(start: int, count: int) -> None:
+    """Inductor knows what a range of positions is, and not whether they are in reach."""
+
+    def taken(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[torch.arange(count, device=x.device) + start] * 2, x])
+
+    def put(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[torch.arange(count, device=x.device) + start] = 7
+        return y
+
+    for f in (taken, put):
+        x = torch.randn(4, 3)
+        if -4 <= start and start + count <= 4:
+            agree(f, x)
+            continue
+        with pytest.raises(IndexError):
+            f(x)
+        with pytest.raises(IndexError, match=r"out of range for axis 0 of size 4"):
+            torch.compile(f)(there(x)).cpu()
+
+
+def test_more_than_an_input_sees() -> None:
+    """A view's storage has elements before and after it."""
+
+    def around(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x.t(), (2, 4), (9, 2), 1) * x.sum()
+
+    whole = torch.arange(24.0)
+    for begin, columns in ((3, 3), (6, 4)):  # PyTorch takes the code of one place for others
+        got = torch.compile(around)(there(whole)[begin : begin + 2 * columns].reshape(2, columns))
+        want = around(whole[begin : begin + 2 * columns].reshape(2, columns))
+        torch.testing.assert_close(got.cpu(), want)
+        torch._dynamo.reset()
+
+
+def test_parts_are_written() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[1:9:2, ::2] = 5
+        y[:, 1] += x[:, 0]
+        return y.slice_scatter(x[:4] * 2, 0, 1, 9, 2)
+
+    agree(f, torch.randn(10, 5))
+
+
 def test_addresses_of_every_kind() -> None:
     """Strides, offsets, negative and overlapping ones, quotients, masks and data as addresses."""
 

@@ -24,6 +24,7 @@ from genesis.ndarray.core.index_checks import require
 from genesis.ndarray.core.value import lock
 from genesis.torch.compile.executable_plan import Check, PartPlan
 from genesis.torch.compile.trace import place_of
+from genesis.torch.device.strides import copied_with_strides, with_strides
 from genesis.torch.profiler import recorded
 from genesis.torch.source_lines import TracedPlaces
 
@@ -99,9 +100,9 @@ class Frame:
         for register, shape, strides in self._seen:
             registers[register] = registers[register].as_strided(shape, strides)
         for register, _, strides in self._copied:
-            registers[register] = _copied(registers[register], strides)
+            registers[register] = copied_with_strides(registers[register], strides)
         for register, _, strides in self._moved:
-            registers[register] = _with_strides(registers[register].cpu(), strides)
+            registers[register] = with_strides(registers[register].cpu(), strides)
 
     def _results(self) -> list[torch.Tensor]:
         """Tensors for the results."""
@@ -126,7 +127,7 @@ class Frame:
                 tensor = _brought(tensor, self._place).resolve_conj().resolve_neg()
                 kept.append(tensor)
             if tensor.stride() != strides:
-                tensor = _with_strides(tensor, strides)
+                tensor = with_strides(tensor, strides)
                 kept.append(tensor)
             frame[slot] = tensor.data_ptr()
         if self._plan.random is not None:
@@ -254,19 +255,3 @@ def _brought(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
     if tensor.device == place:
         return tensor
     return tensor.to(place, non_blocking=place.type == "cuda" and not tensor.is_pinned())
-
-
-def _with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """A tensor with other strides; those along axes of one element do not count."""
-    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
-    if not tensor.numel() or all(n == 1 or had == wanted for n, had, wanted in pairs):
-        return tensor
-    return _copied(tensor, strides)
-
-
-def _copied(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """A copy with other strides. Elements that are one in memory are written once."""
-    copy = tensor.new_empty_strided(tensor.shape, tuple(strides))
-    once = tuple(slice(None) if stride else slice(0, 1) for stride in strides)
-    copy[once].copy_(tensor[once])
-    return copy

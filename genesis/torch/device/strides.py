@@ -12,11 +12,15 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import gcd
 from operator import mul
+from typing import TYPE_CHECKING
 
 from genesis.ir import ops
 from genesis.ir.ops import Op
 from genesis.ndarray.core.layout import is_row_major
 from genesis.ndarray.core.storage import Steps, ViewStep
+
+if TYPE_CHECKING:
+    import torch
 
 Sizes = tuple[int, ...]
 
@@ -139,3 +143,19 @@ class _Path:
     def add(self, op: Op, attr: object, shape: Sizes) -> None:
         """One step more."""
         self.steps.append(ViewStep(op, attr, shape))
+
+
+def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A tensor with other strides; those along axes of one element do not count."""
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if not tensor.numel() or all(n == 1 or had == wanted for n, had, wanted in pairs):
+        return tensor
+    return copied_with_strides(tensor, strides)
+
+
+def copied_with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A copy with other strides. Elements that are one in memory are written once."""
+    copy = tensor.new_empty_strided(tensor.shape, tuple(strides))
+    once = tuple(slice(None) if stride else slice(0, 1) for stride in strides)
+    copy[once].copy_(tensor[once])
+    return copy

@@ -8,24 +8,28 @@ from then on as functions of `genesis.jit` are. Operations are those of PyTorch'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType, float32, int64, uint64
 from genesis.ndarray.core import primitive
+from genesis.ndarray.core.index_checks import from_start
+from genesis.ndarray.core.integer_ranges import range_of
 from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.storage import write_through
+from genesis.ndarray.core.value import Checked
 from genesis.ndarray.ops.gather_scatter import combined
 from genesis.ndarray.ops.index_arguments import positions
 from genesis.ndarray.tracing.jit import Jit
 from genesis.torch.aten.registry import implementations
 from genesis.torch.convert import DTYPES
 from genesis.torch.device import storage_contents
-from genesis.torch.device.strides import Sizes, memory_order, span, steps_to
+from genesis.torch.device.strides import Sizes, memory_order, span, steps_to, with_strides
 
 #: Sets of sizes and strides a kernel is compiled for before the oldest is forgotten.
 MAX_VARIANTS = 64
@@ -49,14 +53,23 @@ _OPERATORS = {
 class Memory:
     """What lies in a piece of memory: an array in the order in which it lies there."""
 
-    def __init__(self, sizes: Sizes, strides: Sizes, dtype: DType, device: str) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        strides: Sizes,
+        dtype: DType,
+        device: str,
+        storage: tuple[int, int] | None = None,
+    ) -> None:
         self.sizes, self.strides, self.dtype, self.device = sizes, strides, dtype, device
-        self.count = span(sizes, strides, 0)
+        #: Where its tensor begins, and how many elements it has: those that the tensor spans, or
+        #: its storage's.
+        self.begin, self.count = storage or (0, span(sizes, strides, 0))
         self.needed = False  #: whether anything was read that was there before
         self._flat: NDArray | None = None
 
     def hold(self, array: NDArray) -> None:
-        """Let it contain what its tensor sees, or all that it spans as a vector."""
+        """Let it contain what its tensor sees, or all of its elements as a vector."""
         order = memory_order(self.sizes, self.strides)
         packed = order is not None and array.shape == self.sizes
         self._flat = (array.permute(order) if packed else array).reshape(-1)
@@ -78,7 +91,8 @@ class Memory:
         return self.seen(self.sizes, self.strides, 0)
 
     def seen(self, sizes: Sizes, strides: Sizes, offset: int) -> NDArray:
-        """What a tensor of these sizes and strides sees."""
+        """What a tensor of these sizes and strides sees, an offset after its own tensor begins."""
+        offset += self.begin
         inside = offset >= 0 and span(sizes, strides, offset) <= self.count
         if inside and min(strides, default=0) >= 0:
             steps = steps_to((self.count,), sizes, strides, offset)
@@ -122,6 +136,7 @@ class Operations:
 
     def __init__(self, device: str) -> None:
         self._device = device
+        self._required: list[NDArray] = []  # positions that the next access is checked with
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = implementations.get(f"aten::{_OPERATORS.get(name, name)}")
@@ -148,10 +163,10 @@ class Operations:
     def load(self, memory: Memory, axes: Axes, strides: Sizes | None, address: Any) -> NDArray:
         """What lies at an address: an offset if there are strides of the axes."""
         if strides is None:
-            where = self._array(address)
-            return wrap(primitive.gather(memory.flat.value, where.value, 0))
+            where = self._array(address) + memory.begin
+            return self._checked(wrap(primitive.gather(memory.flat.value, where.value, 0)))
         sizes = tuple(n if s else 1 for n, s in zip(axes.all, strides, strict=True))
-        return memory.seen(sizes, strides, address)
+        return self._checked(memory.seen(sizes, strides, address))
 
     def store(
         self,
@@ -163,23 +178,38 @@ class Operations:
         mode: str | None,
     ) -> None:
         """Put a value at an address, or add it to what is there."""
-        array = self._array(value).astype(memory.dtype)
-        sizes = axes.all
-        array = nd.broadcast_to(array, sizes)
-        if strides is not None and mode is None:
-            moving = [d for d, n in enumerate(sizes) if n != 1]
-            shape, steps = tuple(sizes[d] for d in moving), tuple(strides[d] for d in moving)
-            order = memory_order(shape, steps) if address == 0 else None
-            if order is not None and prod(shape) == memory.count:
-                memory.flat = array.reshape(shape).permute(order).reshape(-1)
-                return
+        array = self._checked(self._array(value).astype(memory.dtype))
+        array = nd.broadcast_to(array, axes.all)
+        address = address + memory.begin
         if strides is None:
-            where = nd.broadcast_to(self._array(address), sizes)
+            where = nd.broadcast_to(self._array(address), axes.all)
         else:
-            where = _address(sizes, strides, address, self._device)
+            if mode is None and self._moved_into(memory, array, axes.all, strides, address):
+                return
+            where = _address(axes.all, strides, address, self._device)
         updates, index = array.reshape(-1).value, where.reshape(-1).value
         how = "set" if mode is None else "add"
         memory.flat = wrap(combined(memory.flat.value, [index], updates, [0], how))
+
+    def _moved_into(
+        self, memory: Memory, array: NDArray, sizes: Sizes, strides: Sizes, address: int
+    ) -> bool:
+        """Put an array where a tensor of these strides is, if movement can; whether it did."""
+        moving = [d for d, n in enumerate(sizes) if n != 1]
+        shape = tuple(sizes[d] for d in moving)
+        steps = tuple(strides[d] for d in moving)
+        array = array.reshape(shape)
+        order = memory_order(shape, steps) if address == 0 else None
+        if order is not None and prod(shape) == memory.count:
+            memory.flat = array.permute(order).reshape(-1)
+            return True
+        inside = address >= 0 and span(shape, steps, address) <= memory.count
+        if not inside or min(steps, default=1) <= 0:
+            return False
+        view = steps_to((memory.count,), shape, steps, address)
+        if view is not None:
+            memory.flat = wrap(write_through(memory.flat.value, view, array.value))
+        return view is not None
 
     def position(self, index: NDArray, extent: int, check: bool, wraps: bool) -> NDArray:
         """A position that was computed, in an axis of an extent; an IndexError if there is none."""
@@ -188,8 +218,22 @@ class Operations:
         index = index.astype(int64)
         return nd.where(index < 0, index + extent, index) if wraps else index
 
-    def require(self, index: Any, extent: int, lower: bool, upper: bool) -> None:
-        """Positions are required to exist where they are used."""
+    def require(self, index: Any, extent: int, mask: NDArray | None) -> None:
+        """Positions that must exist, where a mask is, when the next access is made."""
+        index = self._array(index)
+        if mask is not None:
+            index = nd.where(mask, index, 0)
+        known = range_of(index.value)
+        if index.size and (known is None or known[0] < 0 or known[1] >= extent):
+            check = Checked(index.value, "index", extent, from_start(0))
+            self._required.append(wrap(check))
+
+    def _checked(self, x: NDArray) -> NDArray:
+        """A value that is not computed before what is required has been checked."""
+        for index in self._required:
+            x = nd.where(index < 0, nd.zeros((), x.dtype, device=self._device), x)
+        self._required.clear()
+        return x
 
     # ---- values
     def constant(self, value: Any, dtype: torch.dtype) -> NDArray:
@@ -328,6 +372,8 @@ def _fraction(bits: NDArray) -> NDArray:
 class FusedKernel:
     """A kernel that Inductor printed: a function of tensors it reads and leaves behind, and sizes.
 
+    Of the tensors numbered `strided` it reads all that their storages contain.
+
     >>> twice = FusedKernel(1, 1, '''
     ... def kernel(ops, in_ptr0, out_ptr0):
     ...     axes = ops.axes((3,), ())
@@ -341,39 +387,46 @@ class FusedKernel:
     [0.0, 2.0, 4.0]
     """
 
-    def __init__(self, reads: int, leaves: int, text: str) -> None:
-        self.text = text
+    def __init__(self, reads: int, leaves: int, text: str, strided: Sequence[int] = ()) -> None:
+        self.text, self._strided = text, strided
         self._reads, self._tensors = reads, reads + leaves
         found: dict[str, Any] = {"torch": torch}
         exec(compile(text, "<kernel of Inductor's>", "exec"), found)
         self._function: Callable[..., None] = found["kernel"]
-        self._variants: dict[tuple[Any, ...], tuple[Jit[..., Any], bool]] = {}
+        self._variants: dict[tuple[Any, ...], Variant] = {}
 
     def __call__(self, *arguments: Any) -> None:
         """Launch it; what it leaves behind is in the tensors after those it reads."""
         tensors, sizes = arguments[: self._tensors], arguments[self._tensors :]
         layouts = tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
-        variant = self._variants.get((layouts, sizes))
+        storages = {k: _storage(tensors[k]) for k in self._strided}
+        key = layouts, sizes, *storages.values()
+        variant = self._variants.get(key)
         if variant is None:
             if len(self._variants) >= MAX_VARIANTS:
                 del self._variants[next(iter(self._variants))]
-            variant = self._variants[layouts, sizes] = self._specialised(layouts, sizes)
-        run, whole = variant
+            variant = self._variants[key] = self._specialised(layouts, sizes, storages)
+        run, whole, device = variant
         given = tensors[: self._reads] if whole else tensors
-        device = storage_contents.name_of_device(tensors[-1].device.index)
-        results = run(*(_contents(tensor, device) for tensor in given))
+        results = run(*(_contents(t, device, k in storages) for k, t in enumerate(given)))
         for tensor, array in zip(tensors[self._reads :], results, strict=True):
             storage_contents.write(tensor, array)
 
     def _specialised(
-        self, layouts: Sequence[Any], sizes: Sequence[int]
-    ) -> tuple[Jit[..., Any], bool]:
-        """The kernel for some sizes and strides, and whether all that it leaves is written anew."""
+        self, layouts: Sequence[Any], sizes: Sequence[int], storages: Mapping[int, tuple[int, int]]
+    ) -> Variant:
+        """The kernel for some sizes and strides."""
         device = storage_contents.name_of_device(layouts[-1][3].index)
         operations = Operations(device)
 
+        def memories() -> list[Memory]:
+            return [
+                Memory(tuple(n), tuple(s), DTYPES[d], device, storages.get(k))
+                for k, (n, s, d, _) in enumerate(layouts)
+            ]
+
         def run(*arrays: NDArray) -> list[Memory]:
-            pieces = [Memory(tuple(n), tuple(s), DTYPES[d], device) for n, s, d, _ in layouts]
+            pieces = memories()
             for piece, array in zip(pieces, arrays, strict=False):
                 piece.hold(array)
             self._function(operations, *pieces, *sizes)
@@ -382,18 +435,34 @@ class FusedKernel:
         def left(*arrays: NDArray) -> tuple[NDArray, ...]:
             return tuple(piece.array() for piece in run(*arrays))
 
-        pieces = [Memory(tuple(n), tuple(s), DTYPES[d], device) for n, s, d, _ in layouts]
-        anything = [piece.array() for piece in pieces[: self._reads]]
-        return Jit(left, None, ()), not any(piece.needed for piece in run(*anything))
+        anything = [piece.flat for piece in memories()[: self._reads]]
+        whole = not any(piece.needed for piece in run(*anything))
+        return Variant(Jit(left, None, ()), whole, device)
 
 
-def _contents(tensor: torch.Tensor, device: str) -> NDArray:
+class Variant(NamedTuple):
+    """A kernel for some sizes and strides."""
+
+    run: Jit[..., Any]
+    whole: bool  #: whether all that it leaves behind is written anew
+    device: str
+
+
+def _storage(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where in its storage a tensor begins, and how many elements that has."""
+    return int(tensor.storage_offset()), tensor.untyped_storage().nbytes() // tensor.itemsize
+
+
+def _contents(tensor: torch.Tensor, device: str, strided: bool) -> NDArray:
     """What a kernel reads of a tensor: what it sees if that is packed, else all it spans.
 
-    Numbers that are tensors on the CPU are read wherever a kernel runs.
+    If it is `strided`, all that its storage contains. Numbers that are tensors on the CPU are read
+    wherever a kernel runs.
     """
     if tensor.device.type == "cpu":
         return storage_contents.from_host(tensor, device)
+    if strided:
+        return storage_contents.read(tensor.as_strided((_storage(tensor)[1],), (1,), 0))
     layout = storage_contents.layout_of(tensor)
     if layout.order is not None:
         return storage_contents.read(tensor)
@@ -405,7 +474,4 @@ def laid_out(tensor: torch.Tensor, sizes: Sizes, strides: Sizes) -> torch.Tensor
     """A tensor with these strides, or one of the same contents that has them."""
     if tensor.shape != sizes:
         raise RuntimeError(f"an operator gave {tuple(tensor.shape)} where {sizes} was expected")
-    pairs = zip(sizes, tensor.stride(), strides, strict=True)
-    if all(n == 1 or had == wanted for n, had, wanted in pairs):
-        return tensor
-    return tensor.new_empty_strided(sizes, strides).copy_(tensor)
+    return with_strides(tensor, strides)

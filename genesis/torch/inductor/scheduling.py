@@ -40,6 +40,7 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+_as_strided = torch.ops.aten.as_strided.default
 _SIZES = (SymT.SIZE, SymT.UNBACKED_INT, SymT.PRECOMPUTED_SIZE)
 
 
@@ -65,6 +66,7 @@ class _BodyPrinter(DefaultHandler):
     def __init__(self, kernel: GenesisKernel) -> None:
         self._kernel = kernel
         self._numbers: dict[str, Any] = {}  # variables that are constants
+        self._masks: list[str] = []  # outside of which nothing is taken
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         given = [*map(_shown, args), *(f"{key}={_shown(x)}" for key, x in kwargs.items())]
@@ -96,7 +98,10 @@ class _BodyPrinter(DefaultHandler):
 
     def masked(self, mask: str, body: Callable[[], str], other: Any) -> str:
         # An element that is not there is loaded from the nearest that is, and not taken.
-        return self._kernel.assign(f"ops.masked({mask}, {body()}, {_shown(other)})")
+        self._masks.append(mask)
+        value = body()
+        self._masks.pop()
+        return self._kernel.assign(f"ops.masked({mask}, {value}, {_shown(other)})")
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> str:
         return self._kernel.assign(f"ops.index({self._kernel.shown(expr)}, {dtype})")
@@ -111,8 +116,9 @@ class _BodyPrinter(DefaultHandler):
         return sympy_index_symbol(found)
 
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
-        shown = self._kernel.shown
-        self._kernel.assign(f"ops.require({shown(expr)}, {shown(size)}, {lower}, {upper})")
+        mask = " & ".join(self._masks) or None
+        given = f"{self._kernel.shown(expr)}, {self._kernel.shown(size)}, {mask}"
+        self._kernel.compute.writeline(f"ops.require({given})")
 
     def frexp(self, x: str) -> tuple[str, str]:
         pair = self._kernel.assign(f"ops.frexp({x})")
@@ -258,6 +264,17 @@ def _real(name: str) -> str:
     return found
 
 
+def _inputs_of_as_strided() -> set[str]:
+    """The graph's inputs of whose storages more can be seen than they see themselves."""
+    found = set()
+    for node in V.graph.graph.find_nodes(op="call_function", target=_as_strided):
+        while node.op == "call_function" and node.all_input_nodes:
+            node = node.all_input_nodes[0]
+        if node.op == "placeholder":
+            found.add(node.name)
+    return found
+
+
 class GenesisScheduling(BaseScheduling):
     """Which loops share a kernel, and the code for it."""
 
@@ -293,16 +310,18 @@ class GenesisScheduling(BaseScheduling):
         wrapper: Any = V.graph.wrapper_code
         text = kernel.text()
         read, left = kernel.arguments()
-        name = wrapper.src_to_kernel.get(text)
+        inputs = _inputs_of_as_strided()
+        strided = tuple(k for k, buffer in enumerate(read) if buffer in inputs)
+        name = wrapper.src_to_kernel.get((text, strided))
         if name is None:
             name = f"genesis_kernel_{wrapper.next_kernel_suffix()}"
-            wrapper.src_to_kernel[text] = name
+            wrapper.src_to_kernel[text, strided] = name
             wrapper.add_import_once("from genesis.torch.inductor.kernel import FusedKernel")
             origins, details = get_kernel_metadata(nodes, wrapper)
             code = IndentedBuffer()
             code.writeline(f"FusedKernel({len(read)}, {len(left)}, '''")
             code.splice(text)
-            code.writeline("''')")
+            code.writeline(f"''', {strided})")
             wrapper.define_kernel(name, code.getvalue(), f"{origins}\n{details}", gpu=False)
         given = [*read, *left, *kernel.sizes]
         wrapper.writeline(f"{name}({', '.join(given)})")
