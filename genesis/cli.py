@@ -697,7 +697,7 @@ def _shrink(source: str, target: str, preset: str) -> int:
     import numpy as np
 
     import genesis
-    from genesis.compress.recipe import shrink
+    from genesis.compress.compression_pipeline import shrink
     from genesis.recipes.digits import load, predicted, prepared
     from genesis.serialization import require_place
 
@@ -795,7 +795,7 @@ def _tune(script: str | None, arguments: list[str], seconds: int, **kept: Any) -
 
 
 def _bench() -> int:
-    from genesis.profiling.bench import bench
+    from genesis.profiling.kernel_benchmarks import bench
 
     for line in bench():
         print(line, flush=True)

@@ -131,7 +131,7 @@ def of_layers() -> Stub:
 def stubs() -> Iterator[tuple[Path, str]]:
     """Every stub with its path."""
     yield ROOT / "tensor" / "methods.pyi", of_methods().text()
-    yield ROOT / "nn" / "stateless.pyi", of_layers().text()
+    yield ROOT / "nn" / "parameterless_layers.pyi", of_layers().text()
 
 
 if __name__ == "__main__":

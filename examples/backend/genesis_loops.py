@@ -32,7 +32,7 @@ from genesis.backends.base import (
     every,
     launches,
 )  # fmt: skip
-from genesis.compiler.passes import Passes, Rule
+from genesis.compiler.chip_passes import Passes, Rule
 from genesis.compiler.program.program import as_size
 from genesis.content_store import digest
 from genesis.ir.dtype import DType, uint8

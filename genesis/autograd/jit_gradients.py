@@ -25,9 +25,9 @@ from genesis.autograd.tape import Creator, Edge, Walk, _as_array, ancestors, edg
 from genesis.functional.function import Context, Function
 from genesis.functional.movement import View
 from genesis.ir import ops
-from genesis.ir.assumptions import Assumptions
 from genesis.ir.dtype import DType
 from genesis.ir.node import topological
+from genesis.ir.shape_guards import Assumptions
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray, ones, pytree
 from genesis.ndarray.core.layout import Shape, is_row_major, row_major

@@ -68,7 +68,7 @@ class Chip:
     """What schedules need to know about a chip. Sizes in bytes.
 
     `passes` names what the compiler does for it, as ``module:name`` of a
-    `genesis.compiler.passes.Passes`: it is above what is here, and loaded when it is needed.
+    `genesis.compiler.chip_passes.Passes`: it is above what is here, and loaded when it is needed.
     """
 
     passes: ClassVar[str] = "genesis.compiler.cpu:PASSES"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from genesis.compiler.chip_passes import Fusing, GraphPass, Passes
 from genesis.compiler.graph.cpu.few_pixels import few_pixels
 from genesis.compiler.graph.cpu.winograd import winograd
-from genesis.compiler.passes import Fusing, GraphPass, Passes
 from genesis.compiler.schedule.cpu.rules import RULES
 from genesis.compiler.schedule.steps.hoist_invariants import hoist
 from genesis.compiler.schedule.steps.loop_transforms import unroll_single

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from genesis.compiler.chip_passes import Fusing, GraphPass, Passes
 from genesis.compiler.graph.gpu.channels_last import channels_last
 from genesis.compiler.graph.gpu.pad_rows import even
 from genesis.compiler.graph.gpu.shifted_variance import shifted
 from genesis.compiler.graph.gpu.sorted_scatter import sorted_rows
-from genesis.compiler.passes import Fusing, GraphPass, Passes
 from genesis.compiler.schedule.gpu.rules import RULES, STEPS
 
 PASSES = Passes(

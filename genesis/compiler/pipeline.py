@@ -13,6 +13,7 @@ from itertools import count
 
 from genesis.backends.base import Backend
 from genesis.compiler.build import build
+from genesis.compiler.chip_passes import GraphPass, passes_of
 from genesis.compiler.fuse.fuse import fuse
 from genesis.compiler.fuse.groups import FusionGroup
 from genesis.compiler.fuse.horizontal import spoiled
@@ -23,7 +24,6 @@ from genesis.compiler.lower.library_calls import LoweredCall, lower_call, on_hos
 from genesis.compiler.lower.lower import Lowered
 from genesis.compiler.lower.scan import LoweredLoop, Steps, kernels, opened, stored_inputs
 from genesis.compiler.options import Options
-from genesis.compiler.passes import GraphPass, passes_of
 from genesis.compiler.program.assemble import assemble
 from genesis.compiler.program.kernel_order import ordered, work_of
 from genesis.compiler.program.overlap import overlapped

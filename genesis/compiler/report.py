@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from genesis.compiler.chip_passes import passes_of
 from genesis.compiler.fuse.groups import summed_labels
 from genesis.compiler.lower.library_calls import LoweredCall
 from genesis.compiler.lower.lower import Lowered
-from genesis.compiler.passes import passes_of
 from genesis.compiler.program.program import Program, as_size
 from genesis.compiler.schedule import matched
 from genesis.ir import kernel as kir

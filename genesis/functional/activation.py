@@ -14,12 +14,12 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, gt, le, lt
 from genesis.functional.elementary import abs, exp, square, tanh
+from genesis.functional.elementwise_function import as_number, rule, scalar
 from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import Function, one_operation, plain, with_gradient, written
 from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
 from genesis.functional.registry import aten, by_rule, layer, method
-from genesis.functional.scalar_functions import as_number, rule, scalar
 from genesis.ir.dtype import bool_
 
 # ---- smooth

@@ -6,10 +6,10 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import where
+from genesis.functional.elementwise_function import binary, unary
 from genesis.functional.error_messages import require_same_dtype
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import method
-from genesis.functional.scalar_functions import binary, unary
 
 # ---- comparisons
 

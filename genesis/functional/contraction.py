@@ -12,12 +12,12 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import add, conj, mul
 from genesis.functional.diagonals import diagonal
+from genesis.functional.elementwise_function import as_number
 from genesis.functional.error_messages import called, normal_dim
 from genesis.functional.function import Function
 from genesis.functional.movement import expand, permute, reshape, squeeze, transpose, unsqueeze
 from genesis.functional.reduction import sum
 from genesis.functional.registry import method
-from genesis.functional.scalar_functions import as_number
 from genesis.functional.value_checks import demanded
 from genesis.ir.size import product
 from genesis.ndarray.ops.contraction import parse

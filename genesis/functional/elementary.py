@@ -12,10 +12,10 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, mul, where
 from genesis.functional.arithmetic import pow as power
 from genesis.functional.complexes import real, sgn
+from genesis.functional.elementwise_function import scalar, smooth
 from genesis.functional.error_messages import require_float
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import aten, layer, method
-from genesis.functional.scalar_functions import scalar, smooth
 from genesis.ir.dtype import complex128, float64
 
 # ---- exponentials and logarithms

@@ -39,7 +39,7 @@ from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.primitive import kind_rank
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops.gather_scatter import combined
-from genesis.ndarray.ops.index_arguments import counted, positions
+from genesis.ndarray.ops.normalize_index import counted, positions
 
 Axes = tuple[int, ...]
 

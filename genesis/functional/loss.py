@@ -17,6 +17,7 @@ from genesis.functional.activation import log_softmax, logsigmoid, sigmoid
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp, clamp_min, gt, ne
 from genesis.functional.elementary import abs, exp, log
+from genesis.functional.elementwise_function import rule
 from genesis.functional.function import (
     chosen_precision,
     one_operation,
@@ -28,7 +29,6 @@ from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
 from genesis.functional.reduction import logsumexp, mean, sum
 from genesis.functional.registry import layer
-from genesis.functional.scalar_functions import rule
 from genesis.functional.special import xlogy
 from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import int64

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.elementwise_function import as_number
 from genesis.functional.function import with_gradient
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.movement import narrow
-from genesis.functional.scalar_functions import as_number
 
 
 def _cut(grad: Any, widths: Any) -> Any:

@@ -3,7 +3,7 @@
 A function of this package is a function of `genesis` where its module's `__all__` has it. `method`
 makes it a method of tensors as well, `layer` a layer of `genesis.nn`, and `aten` says which of
 PyTorch's operators it is. Nothing is built here: those who build methods (`tensor.methods`), layers
-(`nn.stateless`) and stubs read the entries, so that no name is written a second time::
+(`nn.parameterless_layers`) and stubs read the entries, so that no name is written a second time::
 
     @method(in_place=True)
     @layer("Sigmoid")

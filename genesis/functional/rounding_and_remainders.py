@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import divisor, mul, pow, where, zeros
 from genesis.functional.complexes import complex, imag, real
+from genesis.functional.elementwise_function import Unary, binary, unary
 from genesis.functional.error_messages import named, require_float, require_same_dtype
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.registry import method
-from genesis.functional.scalar_functions import Unary, binary, unary
 from genesis.ir.dtype import bool_
 
 

@@ -17,7 +17,7 @@ from genesis.functional.masked_and_nonzero import masked_fill
 from genesis.functional.movement import expand, ravel, reshape
 from genesis.functional.registry import method
 from genesis.ndarray import NDArray
-from genesis.ndarray.ops.index_arguments import counted
+from genesis.ndarray.ops.normalize_index import counted
 
 
 def _put_back(grad: Any, axis: int, index: Any, shape: Any) -> Any:

@@ -14,6 +14,7 @@ from genesis.functional.activation import log_softmax, sigmoid, softmax
 from genesis.functional.arithmetic import where
 from genesis.functional.comparison import gt, lt
 from genesis.functional.elementary import cos, exp, exp2, expm1, log, log1p, sinc
+from genesis.functional.elementwise_function import rule, scalar
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.polynomials import (
     chebyshev_polynomial_t,
@@ -32,7 +33,6 @@ from genesis.functional.polynomials import (
 from genesis.functional.reduction import logsumexp
 from genesis.functional.registry import aten, by_rule, method
 from genesis.functional.rounding_and_remainders import round
-from genesis.functional.scalar_functions import rule, scalar
 
 expit = sigmoid
 

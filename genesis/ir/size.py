@@ -4,7 +4,7 @@ A `Size` is a polynomial with integer coefficients over *atoms*: symbols with bo
 divisor, and floor divisions of a Size by an integer. The canonical form decides equality: two
 sizes are equal when their polynomials are. A comparison that bounds cannot decide raises
 `UndecidableSize` and names both sides, so no program is ever built on a guess. Whoever knows an
-example of the sizes may let it decide (`genesis.ir.assumptions`): the answer is then noted as a
+example of the sizes may let it decide (`genesis.ir.shape_guards`): the answer is then noted as a
 condition, for it to be checked before the program runs for other sizes.
 
 >>> n = Size.symbol("n", low=1, high=512)

@@ -9,7 +9,7 @@ from genesis import functional
 from genesis.llm.config import DecoderConfig
 from genesis.llm.weight_names import DecoderTensors, Files, Shape, plain, stack
 from genesis.weights.array_cache import ArrayCache
-from genesis.weights.quantized import QuantizedParameter
+from genesis.weights.repack_quantized import QuantizedParameter
 
 #: Tensors that belong to the configuration.
 FACTORS = {

@@ -12,7 +12,7 @@ from genesis.compress import QuantizedTensor, quantize
 from genesis.llm.config import DecoderConfig
 from genesis.llm.weight_names import plain
 from genesis.tensor.tensor import Tensor
-from genesis.weights.quantized import QuantizedParameter, repack
+from genesis.weights.repack_quantized import QuantizedParameter, repack
 
 
 class Linear(nn.Module):

@@ -34,7 +34,7 @@ from genesis.llm.tokenizer import Tokenizer
 from genesis.llm.weight_names import DecoderTensors
 from genesis.weights.array_cache import ArrayCache
 from genesis.weights.checkpoint_reader import Weights, open_weights
-from genesis.weights.quantized import QuantizedParameter
+from genesis.weights.repack_quantized import QuantizedParameter
 
 POLICIES = {"lru": LRU, "heat": Heat, "cost": Cost, "learned": Learned}
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from genesis import functional
 from genesis.llm.config import BadModel, DecoderConfig
 from genesis.weights.array_cache import ArrayCache
-from genesis.weights.quantized import QuantizedParameter, stacked
+from genesis.weights.repack_quantized import QuantizedParameter, stacked
 
 Shape = tuple[int, ...]
 

@@ -36,7 +36,7 @@ from genesis.ndarray.ops.float_bits import *
 from genesis.ndarray.ops.gather_scatter import *
 from genesis.ndarray.ops.grid_sampling import *
 from genesis.ndarray.ops.grids import *
-from genesis.ndarray.ops.integers import *
+from genesis.ndarray.ops.gcd_lcm import *
 from genesis.ndarray.ops.interpolation import *
 from genesis.ndarray.ops.masks import *
 from genesis.ndarray.ops.movement import *

@@ -20,7 +20,7 @@ from genesis.nn.padding import *
 from genesis.nn.recurrent import *
 from genesis.nn.rotary import *
 from genesis.nn.embedding import *
-from genesis.nn.stateless import *
+from genesis.nn.parameterless_layers import *
 from genesis.nn.transformer import *
 from genesis.nn.upsampling import *
 

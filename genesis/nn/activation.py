@@ -1,4 +1,7 @@
-"""Activations with parameters, or with demands on their input; the others are in `stateless`."""
+"""Activations with parameters, or with demands on their input.
+
+The others are in `parameterless_layers`.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def chained(modules: Collection[Module], input: Any) -> Any:
 @cache
 def layer_functions() -> dict[type, LayerFunction]:
     """The layers that chains may have, by their classes."""
-    from genesis.nn import functional, stateless
+    from genesis.nn import functional, parameterless_layers
     from genesis.nn.linear import Linear
 
     linear: type = Linear
@@ -70,7 +70,7 @@ def layer_functions() -> dict[type, LayerFunction]:
         if operation.layer is not None and operation.layer.inputs == 1:
             function = operation.function
             names = tuple([parameter.name for parameter in parts(operation)[1]])
-            kind = getattr(stateless, operation.layer.name)
+            kind = getattr(parameterless_layers, operation.layer.name)
             if _MORE.isdisjoint(inspect.signature(function).parameters):
                 found[kind] = LayerFunction(function, names, False, kind.forward)
     return found

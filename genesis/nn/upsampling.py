@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from genesis.functional.spatial_ranks import Sizes
-from genesis.nn.stateless import Upsample
+from genesis.nn.parameterless_layers import Upsample
 
 
 class UpsamplingNearest2d(Upsample):

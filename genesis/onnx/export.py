@@ -27,15 +27,21 @@ from genesis import nn, no_grad
 from genesis.content_store import replace_file
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
-from genesis.ir.assumptions import Assumptions
 from genesis.ir.node import topological
+from genesis.ir.shape_guards import Assumptions
 from genesis.ir.size import Dim, Quotient, Size, Symbol
 from genesis.ndarray.core import value as values
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
 from genesis.ndarray.ops.convolution import whole_convolutions
 from genesis.onnx.dtypes import code_of
-from genesis.onnx.export_functions import DOMAIN, LocalFunctions, ModuleCall, calls_by_result, noted
+from genesis.onnx.export_modules_as_functions import (
+    DOMAIN,
+    LocalFunctions,
+    ModuleCall,
+    calls_by_result,
+    noted,
+)
 from genesis.onnx.export_quantized import Mark, marked
 from genesis.tensor.tensor import Tensor
 

@@ -20,7 +20,7 @@ from genesis.profiling.command import run
 from genesis.profiling.machine import Machine, this_machine
 from genesis.profiling.profiler import Profile, Runs
 from genesis.profiling.roofline import svg
-from genesis.view.graphs import Graphs
+from genesis.view.stage_graphs import Graphs
 from genesis.view.tensorboard import Curve, read_runs
 
 #: Programs, moments of the timeline and points of a curve that are kept.

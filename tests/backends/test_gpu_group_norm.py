@@ -12,7 +12,7 @@ import pytest
 import genesis
 from benchmarks.sweep_cases import with_gradients
 from genesis import ndarray as nd
-from genesis.compiler.fuse import demands
+from genesis.compiler.fuse import access_patterns
 from genesis.compiler.graph.gpu import shifted_variance
 from genesis.compiler.schedule.gpu import rows
 from tests.interpreted_cuda import passes
@@ -25,7 +25,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A GPU whose rows are long, and cut into chunks, when they have hundreds of elements."""
     monkeypatch.setattr(rows, "ROW", 512)
     monkeypatch.setattr(rows, "CHUNK", 256)
-    monkeypatch.setattr(demands, "ROW", 512)
+    monkeypatch.setattr(access_patterns, "ROW", 512)
     monkeypatch.setattr(shifted_variance, "ROW", 512)
     with nd.on_device("cuda"):
         yield

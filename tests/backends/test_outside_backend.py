@@ -13,7 +13,7 @@ import pytest
 from genesis import backends
 from genesis import ndarray as nd
 from genesis.backends.base import Chip
-from genesis.compiler.passes import passes_of
+from genesis.compiler.chip_passes import passes_of
 
 PACKAGE = '''
 """An abacus: a CPU that does small kernels without vectors."""
@@ -23,7 +23,7 @@ from dataclasses import replace
 from genesis.backends.cpu.backend import CPUBackend
 from genesis.backends.cpu.chip import CPU, host
 from genesis.compiler.cpu import PASSES as OF_CPU
-from genesis.compiler.passes import GraphPass, Rule
+from genesis.compiler.chip_passes import GraphPass, Rule
 from genesis.compiler.schedule.steps.queries import points
 from genesis.compiler.schedule.steps.loop_transforms import sink
 

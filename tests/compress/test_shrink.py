@@ -11,8 +11,7 @@ import pytest
 import genesis
 from genesis import nn
 from genesis.cli import main
-from genesis.compress.fold_norms import fold_
-from genesis.compress.recipe import (
+from genesis.compress.compression_pipeline import (
     PRESETS,
     Preset,
     apply_delta,
@@ -22,6 +21,7 @@ from genesis.compress.recipe import (
     restored,
     shrink,
 )  # fmt: skip
+from genesis.compress.fold_norms import fold_
 from genesis.serialization import BadFile
 
 
@@ -81,12 +81,12 @@ def test_a_model_is_shrunk_and_its_file_loads_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_layers_that_would_become_slower_stay_and_are_named(monkeypatch: Any) -> None:
-    from genesis.compress import recipe
+    from genesis.compress import compression_pipeline
 
     def slow(layer: Any, format: Any) -> float:
         return 2.0 if format is not None and layer.weight.shape[0] == 4 else 1.0
 
-    monkeypatch.setattr(recipe, "measured_time", slow)
+    monkeypatch.setattr(compression_pipeline, "measured_time", slow)
     model = moved(network())
     small, report = shrink(model, inputs(), lambda m: 0.0, Preset(linear="int8"))
     assert report.notes == ["7 stays as it is: int8 is slower"]

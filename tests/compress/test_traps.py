@@ -11,8 +11,7 @@ import pytest
 
 import genesis
 from genesis import nn
-from genesis.compress import FORMATS, quantize_
-from genesis.compress import recipe as recipes
+from genesis.compress import FORMATS, compression_pipeline, quantize_
 from genesis.compress.plan import plan
 from genesis.compress.static import quantize_static_
 
@@ -55,7 +54,7 @@ def test_a_shared_table_is_in_a_model_once() -> None:
             self.head.weight = self.table.weight
 
     tied, apart = Tied(), nn.Sequential(nn.Embedding(512, 64), nn.Linear(64, 512, bias=False))
-    once, twice = (recipes.model_bytes(quantize_(m, "int8")) for m in (tied, apart))
+    once, twice = (compression_pipeline.model_bytes(quantize_(m, "int8")) for m in (tied, apart))
     assert once < 0.51 * twice
 
 
@@ -105,7 +104,7 @@ def test_the_rate_of_learning_falls_when_the_loss_rises(monkeypatch: Any) -> Non
         student[0].weight[:] = student[0].weight + 0.1
         teacher[2].weight[:] = teacher[2].weight * 5
     easy, hard = genesis.tensor(0.001 * numbers(16, 64)), genesis.tensor(30 * numbers(16, 64))
-    recipes.recover_(student, teacher, Data([easy, easy, hard, easy]), 8)
+    compression_pipeline.recover_(student, teacher, Data([easy, easy, hard, easy]), 8)
     plain = [3e-3 * (1 - k / 8) for k in range(8)]
     assert rates[:3] == pytest.approx(plain[:3])
     assert rates[3] <= plain[3] / 2 + 1e-9  # after the loss rose

@@ -11,7 +11,7 @@ from size_cases import MODELS, OPERATIONS, Case, modes, run
 
 import genesis
 from genesis import ndarray as nd
-from genesis.ir.assumptions import Assumptions, solved
+from genesis.ir.shape_guards import Assumptions, solved
 from genesis.ir.size import Dim, Size, UndecidableSize, bounds, same
 from genesis.ndarray.core.ndarray import NDArray
 

@@ -19,7 +19,7 @@ from genesis.llm.decoder import Decoder
 from genesis.llm.layers import Linear
 from genesis.llm.loading import Settings, decoder_of
 from genesis.weights import open_weights
-from genesis.weights import quantized as quantized_weights
+from genesis.weights import repack_quantized as quantized_weights
 from genesis.weights.gguf import GGUFFile, write_gguf
 from genesis.weights.gguf_encode import Encoded, encode
 from genesis.weights.gguf_types import BY_NAME

@@ -24,7 +24,7 @@ from genesis.backends.cpu.runtime import memory, runtime
 from genesis.cli import main
 from genesis.content_store import ContentStore
 from genesis.ndarray import NDArray
-from genesis.profiling import Machine, Profile, bench, machine, profiler
+from genesis.profiling import Machine, Profile, kernel_benchmarks, machine, profiler
 from genesis.profiling.machine import this_machine
 
 ROOF = Machine(
@@ -608,18 +608,20 @@ def test_profile_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "PATIENCE", 0)
-    monkeypatch.setattr(bench, "RUNS", 1)
-    monkeypatch.setattr(bench, "measure", lambda: ROOF)
-    product = next(c for c in bench.CASES if c.name.startswith("matmul"))
-    small = bench.BenchCase("product", ((64, 64), (64, 64)), product.ours, product.theirs)
-    monkeypatch.setattr(bench, "CASES", (bench.CASES[0], small))
-    lines = list(bench.bench())
+    monkeypatch.setattr(kernel_benchmarks, "PATIENCE", 0)
+    monkeypatch.setattr(kernel_benchmarks, "RUNS", 1)
+    monkeypatch.setattr(kernel_benchmarks, "measure", lambda: ROOF)
+    product = next(c for c in kernel_benchmarks.CASES if c.name.startswith("matmul"))
+    small = kernel_benchmarks.BenchCase(
+        "product", ((64, 64), (64, 64)), product.ours, product.theirs
+    )
+    monkeypatch.setattr(kernel_benchmarks, "CASES", (kernel_benchmarks.CASES[0], small))
+    lines = list(kernel_benchmarks.bench())
     launch, matmul = (line for line in lines if line.startswith(("launch", "product")))
     assert matmul.count(" ms") + matmul.count(" µs") == 2 and "%" in matmul
     assert "%" not in launch
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "PyTorch is not installed" in list(bench.bench())[-1]
+    assert "PyTorch is not installed" in list(kernel_benchmarks.bench())[-1]
 
 
 # ---- PyTorch's profiler

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import genesis.torch  # noqa: F401
-from genesis.torch.inductor_release import is_supported
+from genesis.torch.inductor_version import is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="another release of Inductor")
 F = nn.functional

@@ -18,7 +18,7 @@ import pytest
 import genesis
 from genesis import functional, nn
 from genesis.functional.registry import operations
-from genesis.nn import stateless
+from genesis.nn import parameterless_layers
 from genesis.tensor.tensor import Tensor
 from tests.stubs import stubs
 
@@ -33,7 +33,7 @@ NEEDED = {
 
 def made(name: str) -> nn.Module:
     """A layer with its defaults."""
-    kind = getattr(stateless, name)
+    kind = getattr(parameterless_layers, name)
     parameters = inspect.signature(kind).parameters.values()
     needed = {p.name: NEEDED[p.name] for p in parameters if p.default is p.empty}
     extra = {"output_size": 3} if name.startswith("Fractional") else {}
@@ -60,7 +60,7 @@ def test_methods_tell_their_arguments() -> None:
     assert Tensor.multiply_.__name__ == "multiply_"
 
 
-@pytest.mark.parametrize("name", stateless.__all__)
+@pytest.mark.parametrize("name", parameterless_layers.__all__)
 def test_layers_are_classes_like_others(name: str) -> None:
     """They copy, pickle, print what they were made with and take subclasses."""
     layer = made(name)

@@ -15,17 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from genesis.compiler.chip_passes import Fusing
 from genesis.compiler.fuse import cost
-from genesis.compiler.fuse.column_sums import with_column_sums
-from genesis.compiler.fuse.concatenation import between, pieces
-from genesis.compiler.fuse.conversions import (
-    is_computed,
-    is_decoded,
-    of_bytes,
-    of_halves,
-    to_halves,
-)
-from genesis.compiler.fuse.demands import (
+from genesis.compiler.fuse.access_patterns import (
     Demand,
     bijective,
     in_few_columns,
@@ -37,6 +29,15 @@ from genesis.compiler.fuse.demands import (
     rounded_once,
     rows_of_prefix,
     visits,
+)
+from genesis.compiler.fuse.column_sums import with_column_sums
+from genesis.compiler.fuse.concatenation import between, pieces
+from genesis.compiler.fuse.conversions import (
+    is_computed,
+    is_decoded,
+    of_bytes,
+    of_halves,
+    to_halves,
 )
 from genesis.compiler.fuse.gate_epilogues import Gates
 from genesis.compiler.fuse.groups import (
@@ -56,7 +57,6 @@ from genesis.compiler.fuse.horizontal import along_rows, in_order, in_place, sid
 from genesis.compiler.fuse.online_softmax import Found, find
 from genesis.compiler.graph.gpu.pad_rows import is_end
 from genesis.compiler.lower.movement import Indices, Memo, placed, source
-from genesis.compiler.passes import Fusing
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import AxisKind

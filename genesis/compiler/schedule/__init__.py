@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from genesis.backends.base import Chip
-from genesis.compiler.passes import Passes, Rule, passes_of
+from genesis.compiler.chip_passes import Passes, Rule, passes_of
 from genesis.ir.kernel import Kernel
 
 

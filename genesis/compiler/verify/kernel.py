@@ -19,7 +19,7 @@ from enum import Enum
 
 import islpy as isl
 
-from genesis.compiler.verify.accesses import Access, before, collect
+from genesis.compiler.verify.access_relations import Access, before, collect
 from genesis.compiler.verify.affine import (
     Conjunction,
     LinearForm,

@@ -6,7 +6,7 @@ as text.
 
 Kernels never touch memory out of range: gathers clamp their indices and scatters drop theirs. So a
 check decides only whether to complain, and is made wherever it is cheapest: at the call if the
-index is known there (`genesis.ndarray.ops.index_arguments`), else by the realisation that needs the
+index is known there (`genesis.ndarray.ops.normalize_index`), else by the realisation that needs the
 index, before anything is overwritten. A recorded function computes what there is to check as
 further results. Where a device runs on its own, they are words that are written to only if an index
 does not exist, and looked at later: when that function is called again, and at the latest when

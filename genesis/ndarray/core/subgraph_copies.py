@@ -33,7 +33,7 @@ from genesis.ndarray.core.value import (
 )
 
 if TYPE_CHECKING:
-    from genesis.ndarray.ops.index_arguments import KnownChecks
+    from genesis.ndarray.ops.normalize_index import KnownChecks
 
 
 class _Made(NamedTuple):
@@ -226,7 +226,7 @@ class Subgraph:
 def _known_checks(places: dict[Value, int], inputs: Sequence[Value]) -> KnownChecks | None:
     if not any(type(v) is Checked for v in places):
         return None
-    from genesis.ndarray.ops.index_arguments import KnownChecks
+    from genesis.ndarray.ops.normalize_index import KnownChecks
 
     return KnownChecks(places, inputs)
 

@@ -14,7 +14,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import read_code, realize_values
 from genesis.ndarray.core.value import NO_AXIS, Checked
 from genesis.ndarray.ops.elementwise import where
-from genesis.ndarray.ops.index_arguments import is_readable
+from genesis.ndarray.ops.normalize_index import is_readable
 
 
 def demand(x: NDArray, wrong: Callable[[NDArray], NDArray], complaint: str) -> NDArray:

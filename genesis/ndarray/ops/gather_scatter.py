@@ -21,9 +21,9 @@ from genesis.ndarray.core.primitive import cast, constant
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.creation import asarray
-from genesis.ndarray.ops.index_arguments import positions
 from genesis.ndarray.ops.indexing import fitted, placed
 from genesis.ndarray.ops.movement import normal_axis
+from genesis.ndarray.ops.normalize_index import positions
 
 Index = Any  # an array of integers, a NumPy array, nested lists or an integer
 

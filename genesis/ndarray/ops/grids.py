@@ -17,8 +17,8 @@ from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.creation import asarray
 from genesis.ndarray.ops.elementwise import floor_divide, remainder
 from genesis.ndarray.ops.gather_scatter import gather
-from genesis.ndarray.ops.index_arguments import positions
 from genesis.ndarray.ops.movement import expand, swapaxes
+from genesis.ndarray.ops.normalize_index import positions
 from genesis.ndarray.ops.special.formula import Term
 
 

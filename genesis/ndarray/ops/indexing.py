@@ -24,7 +24,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.storage import ViewStep
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import elementwise
-from genesis.ndarray.ops.index_arguments import positions
+from genesis.ndarray.ops.normalize_index import positions
 from genesis.ndarray.ops.scalar_overflow import fitting
 
 #: Where a block starts along an axis; None: it takes all of it.

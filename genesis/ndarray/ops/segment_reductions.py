@@ -17,9 +17,9 @@ from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.creation import arange, asarray, zeros
 from genesis.ndarray.ops.function_variants import variant
 from genesis.ndarray.ops.gather_scatter import combined, index_reduce
-from genesis.ndarray.ops.index_arguments import positions
 from genesis.ndarray.ops.indexing import fitted
 from genesis.ndarray.ops.movement import unsqueeze
+from genesis.ndarray.ops.normalize_index import positions
 from genesis.ndarray.ops.reduction import amax, amin
 
 

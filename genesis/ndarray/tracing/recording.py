@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from genesis.ir.assumptions import Assumptions, SizeCondition, solved
 from genesis.ir.node import Node, topological
+from genesis.ir.shape_guards import Assumptions, SizeCondition, solved
 from genesis.ir.size import Dim, Size, UndecidableSize
 from genesis.ndarray import pytree
 from genesis.ndarray.core.index_checks import checks_in, reports

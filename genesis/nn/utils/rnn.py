@@ -13,8 +13,8 @@ from typing import Any
 
 from genesis import functional
 from genesis import ndarray as nd
+from genesis.functional.elementwise_function import as_number
 from genesis.functional.function import plain
-from genesis.functional.scalar_functions import as_number
 from genesis.ir.dtype import int64
 from genesis.tensor.tensor import Tensor
 

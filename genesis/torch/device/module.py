@@ -42,9 +42,9 @@ class Genesis(ModuleType):
     @property
     def Scheduling(self) -> None:  # noqa: N802 - the name by which Inductor looks for it
         """Nothing: where Inductor asks for it, it is told of the device by its own functions."""
-        from genesis.torch import inductor_release
+        from genesis.torch import inductor_version
 
-        if inductor_release.is_supported():
+        if inductor_version.is_supported():
             import genesis.torch.inductor  # noqa: F401
 
     # ---- devices

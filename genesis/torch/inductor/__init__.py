@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 
 import genesis.torch  # noqa: F401 - makes the device known
-from genesis.torch.inductor_release import SUPPORTED, is_supported
+from genesis.torch.inductor_version import SUPPORTED, is_supported
 
 
 def register() -> None:

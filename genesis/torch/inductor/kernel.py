@@ -24,7 +24,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.storage import write_through
 from genesis.ndarray.core.value import Checked
 from genesis.ndarray.ops.gather_scatter import combined
-from genesis.ndarray.ops.index_arguments import positions
+from genesis.ndarray.ops.normalize_index import positions
 from genesis.ndarray.tracing.jit import Jit
 from genesis.torch.aten.registry import implementations
 from genesis.torch.convert import DTYPES

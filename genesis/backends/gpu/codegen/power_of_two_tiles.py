@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from genesis.backends.gpu.codegen.dot_statements import Dot
+from genesis.backends.gpu.codegen.contractions_to_dot import Dot
 from genesis.backends.gpu.codegen.expression import padded
 from genesis.ir import kernel as kir
 from genesis.ir import ops

@@ -1,10 +1,9 @@
 """The kernel IR as Triton source: a complete, readable Python module, one function per phase.
 
 A kernel passes through two small steps and is then written down statement by statement:
-contractions become matrix products (`genesis.backends.gpu.codegen.dot_statements`), and tile axes
-are padded to Triton's powers of two (`genesis.backends.gpu.codegen.power_of_two_tiles`). The text
-touches no memory that the verified kernel does not. Triton keeps tiles in shared memory on its own
-account, so a kernel for it has no stages.
+contractions become matrix products (`contractions_to_dot`), and tile axes are padded to Triton's
+powers of two (`power_of_two_tiles`). The text touches no memory that the verified kernel does not.
+Triton keeps tiles in shared memory on its own account, so a kernel for it has no stages.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from itertools import chain, zip_longest
 from math import prod
 
 from genesis.backends.gpu.codegen.address import offset
+from genesis.backends.gpu.codegen.contractions_to_dot import Dot, find_contractions
 from genesis.backends.gpu.codegen.device_functions import DeviceFunctions
-from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.dp4a import quadruple
 from genesis.backends.gpu.codegen.expression import (
     PRODUCT,

@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from genesis.backends.gpu.codegen.address import offset
+from genesis.backends.gpu.codegen.contractions_to_dot import Dot, find_contractions
 from genesis.backends.gpu.codegen.device_functions import DeviceFunctions
-from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.expression import PRODUCT, Frame, address, type_name
 from genesis.backends.gpu.codegen.launch_bounds import FunctionWork
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad

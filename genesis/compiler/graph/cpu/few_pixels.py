@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
+from genesis.compiler.fuse.access_patterns import FEW_ROWS
 from genesis.compiler.fuse.cost import count
-from genesis.compiler.fuse.demands import FEW_ROWS
 from genesis.compiler.graph.cpu.winograd import with_contractions
 from genesis.compiler.graph.simplify.movement import reshaped
 from genesis.compiler.graph.simplify.reductions import contraction

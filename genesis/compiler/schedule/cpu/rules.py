@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from genesis.backends.base import Chip
-from genesis.compiler.passes import Rule, Rules
-from genesis.compiler.schedule import matchers
+from genesis.compiler.chip_passes import Rule, Rules
+from genesis.compiler.schedule import conditions
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
 from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise, weights
 from genesis.compiler.schedule.cpu.attention import attend
@@ -44,24 +44,37 @@ def _in_pairs(
 
 
 RULES: Rules = (
-    Rule("nothing runs", matchers.provided(matchers.nothing_runs), matchers.as_it_is, steps=()),
+    Rule(
+        "nothing runs",
+        conditions.provided(conditions.nothing_runs),
+        conditions.as_it_is,
+        steps=(),
+    ),
     recognise,
     delinearize_axes,
-    Rule("column sums", matchers.of_pattern(ColumnSums), total),
+    Rule("column sums", conditions.of_pattern(ColumnSums), total),
     heads_in_groups,
-    Rule("attention decode", matchers.when(attention, few), decode),
-    Rule("attention", matchers.when(attention), attend),
-    Rule("attention backward", matchers.when(attention_backward), attend_backward),
-    Rule("int8 dot", matchers.when(dots), dot),
-    Rule("int8 repack", matchers.when(quads), repack),
+    Rule("attention decode", conditions.when(attention, few), decode),
+    Rule("attention", conditions.when(attention), attend),
+    Rule("attention backward", conditions.when(attention_backward), attend_backward),
+    Rule("int8 dot", conditions.when(dots), dot),
+    Rule("int8 repack", conditions.when(quads), repack),
     join_axes,
-    Rule("scatter", matchers.when(updated), scatter),
-    Rule("masked stores", matchers.provided(matchers.masked_stores), matchers.as_it_is),
-    Rule("narrow constant weights", matchers.when(weights, is_narrow), narrow),
-    Rule("constant weights", matchers.when(weights), _in_pairs(weigh)),
-    Rule("GEMV", matchers.when(operands, is_gemv), gemv),
-    Rule("contraction", matchers.when(operands), _in_pairs(contract)),
-    Rule("prefix", matchers.of_pattern(Prefix), prefix),
-    Rule("rows", matchers.provided(matchers.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("scatter", conditions.when(updated), scatter),
+    Rule(
+        "masked stores",
+        conditions.provided(conditions.masked_stores),
+        conditions.as_it_is,
+    ),
+    Rule("narrow constant weights", conditions.when(weights, is_narrow), narrow),
+    Rule("constant weights", conditions.when(weights), _in_pairs(weigh)),
+    Rule("GEMV", conditions.when(operands, is_gemv), gemv),
+    Rule("contraction", conditions.when(operands), _in_pairs(contract)),
+    Rule("prefix", conditions.of_pattern(Prefix), prefix),
+    Rule(
+        "rows",
+        conditions.provided(conditions.has_loops),
+        lambda kernel, _, chip: rows(kernel, chip),
+    ),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )

@@ -7,8 +7,8 @@ masked rather than peeled.
 
 from __future__ import annotations
 
-from genesis.compiler.passes import Rule, Rules
-from genesis.compiler.schedule import matchers
+from genesis.compiler.chip_passes import Rule, Rules
+from genesis.compiler.schedule import conditions
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
 from genesis.compiler.schedule.contraction_operands import operands, recognise
 from genesis.compiler.schedule.gpu.attention import attend
@@ -28,22 +28,35 @@ from genesis.compiler.schedule.steps.loop_transforms import unroll_single
 from genesis.ir.pattern import Prefix
 
 RULES: Rules = (
-    Rule("nothing runs", matchers.provided(matchers.nothing_runs), matchers.as_it_is, steps=()),
+    Rule(
+        "nothing runs",
+        conditions.provided(conditions.nothing_runs),
+        conditions.as_it_is,
+        steps=(),
+    ),
     recognise,
     # Loads are not shared: bytes are read as words, which a renderer finds.
-    Rule("int8 dot", matchers.when(dots), dot, steps=(unroll_single, hoist_loads)),
+    Rule("int8 dot", conditions.when(dots), dot, steps=(unroll_single, hoist_loads)),
     heads_in_groups,
-    Rule("attention, warp specialised", matchers.when(attention, grouped), attend_grouped),
-    Rule("attention decode", matchers.when(attention, few), decode),
-    Rule("attention", matchers.when(attention), attend),
-    Rule("attention backward", matchers.when(attention_backward), attend_backward),
+    Rule("attention, warp specialised", conditions.when(attention, grouped), attend_grouped),
+    Rule("attention decode", conditions.when(attention, few), decode),
+    Rule("attention", conditions.when(attention), attend),
+    Rule("attention backward", conditions.when(attention_backward), attend_backward),
     join_alike,
-    Rule("scatter", matchers.when(updated), scatter),
-    Rule("masked stores", matchers.provided(matchers.masked_stores), matchers.as_it_is),
+    Rule("scatter", conditions.when(updated), scatter),
+    Rule(
+        "masked stores",
+        conditions.provided(conditions.masked_stores),
+        conditions.as_it_is,
+    ),
     groups_apart,
-    Rule("contraction", matchers.when(operands), contract),
-    Rule("prefix", matchers.of_pattern(Prefix), prefix),
-    Rule("rows", matchers.provided(matchers.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("contraction", conditions.when(operands), contract),
+    Rule("prefix", conditions.of_pattern(Prefix), prefix),
+    Rule(
+        "rows",
+        conditions.provided(conditions.has_loops),
+        lambda kernel, _, chip: rows(kernel, chip),
+    ),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
 STEPS = (unroll_single, eliminate_common_loads, hoist_loads)

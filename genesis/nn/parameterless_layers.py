@@ -1,7 +1,7 @@
 """Every layer without parameters that a function is registered to have.
 
-`Mish` is `genesis.functional.mish`, where `@layer("Mish")` says so. Tools read `stateless.pyi`,
-which ``python -m tests.stubs`` writes.
+`Mish` is `genesis.functional.mish`, where `@layer("Mish")` says so. Tools read the types beside
+this file, which ``python -m tests.stubs`` writes.
 """
 
 from genesis.functional.registry import operations
