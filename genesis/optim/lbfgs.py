@@ -23,6 +23,7 @@ from genesis.autograd import enable_grad
 from genesis.ir.dtype import float64
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import need_contents
+from genesis.ndarray.tracing.jit import jit
 from genesis.optim.optimizer import Optimizer, ParameterGroup, State
 
 
@@ -91,10 +92,8 @@ class LBFGS(Optimizer):
         while not optimal and iterations < group["max_iter"]:
             iterations += 1
             state["n_iter"] += 1
-            found = self._direction(here.gradient, state, group)
-            slope, greatest = (found * here.gradient).sum(), nd.abs(found).max()
-            nd.realize(found, slope, greatest)
-            direction = Direction(found, float(slope.item()), float(greatest.item()))
+            direction = self._direction(here, state, group)
+            found = direction.vector
             length = group["lr"]
             if state["n_iter"] == 1:
                 length *= min(1.0, 1.0 / nd.abs(here.gradient).sum().item())
@@ -131,30 +130,29 @@ class LBFGS(Optimizer):
                 break
         return result
 
-    def _direction(self, gradient: NDArray, state: State, group: ParameterGroup) -> NDArray:
+    def _direction(self, here: Evaluated, state: State, group: ParameterGroup) -> Direction:
         """Minus the inverse of the estimated Hessian times the gradient."""
+        gradient = here.gradient
         if state["n_iter"] == 1 or "history" not in state:
             shape = (2, 0, gradient.size)
             state.update(history=nd.zeros(shape, gradient.dtype, gradient.device), order=[])
             state["products"] = nd.zeros((2, 0, 2, 0), float64, "cpu")
-            return -gradient
+            slope = -float((gradient * gradient).sum().item())
+            return Direction((-gradient).realize(), slope, here.greatest)
         products, slot = self._slot(state, group)
         history, order = state["history"], state["order"]
-        pair = nd.stack([state["d"] * state["t"], gradient - state["prev_flat_grad"]])
-        at = nd.array([slot], device=history.device)
-        history.assign(nd.index_copy(history, at, nd.unsqueeze(pair, 1), 1))
-        rows = history.reshape(-1, gradient.size)
-        with_rows = rows @ nd.concat([pair, nd.unsqueeze(gradient, 0)]).T
-        found = np.asarray(with_rows.numpy(), np.float64).reshape(2, -1, 3)
+        length, at = nd.array(state["t"], float64), nd.array([slot], device=history.device)
+        new = _remembered(history, at, state["d"], length, gradient, state["prev_flat_grad"])
+        found = np.asarray(new.numpy(), np.float64).reshape(2, -1, 3)
         products[:, :, :, slot] = found[..., :2]
         products[:, slot] = np.moveaxis(found[..., :2], 2, 0)
         if products[0, slot, 1, slot] > 1e-10:
             order.append(slot)
             del order[: -group["history_size"]]
         state["products"] = nd.array(products, float64, "cpu")
-        weights, own = _recursion(products, found[..., 2], order)
-        mixed = nd.array(weights.reshape(-1), gradient.dtype, gradient.device) @ rows
-        return mixed + own * gradient
+        weights = _recursion(products, found[..., 2], order)
+        mixed = _mixture(history, gradient, nd.array(weights, gradient.dtype, gradient.device))
+        return Direction(mixed[0], float(mixed[1].item()), float(mixed[2].item()))
 
     def _slot(self, state: State, group: ParameterGroup) -> tuple[np.ndarray, int]:
         """The products, and where there is room for another pair: there is one row to spare."""
@@ -191,35 +189,57 @@ class LBFGS(Optimizer):
 
     def _move(self, direction: NDArray, t: float, origin: NDArray | None = None) -> None:
         """Parameters along a direction, from where they are or from somewhere else."""
-        start = 0
-        for p in self._parameters():
-            part = slice(start, start + p.numel())
-            here = p.array if origin is None else origin[part].reshape(p.shape)
-            p.array.assign(here + t * direction[part].reshape(p.shape))
-            start += p.numel()
-        nd.realize(*(p.array for p in self._parameters()))
+        arrays = [p.array for p in self._parameters()]
+        _moved(arrays, direction, nd.array(t, float64, direction.device), origin)
+        nd.realize(*arrays)
 
 
-def _recursion(
-    products: np.ndarray, along: np.ndarray, order: list[int]
-) -> tuple[np.ndarray, float]:
-    """The direction, as weights of steps and changes and one of the gradient.
+@jit
+def _moved(arrays: list[NDArray], direction: NDArray, t: NDArray, origin: NDArray | None) -> None:
+    start = 0
+    for x in arrays:
+        part = slice(start, start + x.size)
+        here = x if origin is None else origin[part].reshape(x.shape)
+        x.assign(here + t.astype(x.dtype) * direction[part].reshape(x.shape))
+        start += x.size
+
+
+@jit
+def _remembered(
+    history: NDArray, at: NDArray, d: NDArray, t: NDArray, gradient: NDArray, before: NDArray
+) -> NDArray:
+    """Write down a step and a change; the products of all rows with them and the gradient."""
+    pair = nd.stack([d * t.astype(d.dtype), gradient - before])
+    history.assign(nd.index_copy(history, at, nd.unsqueeze(pair, 1), 1))
+    return history.reshape(-1, gradient.size) @ nd.concat([pair, nd.unsqueeze(gradient, 0)]).T
+
+
+@jit
+def _mixture(
+    history: NDArray, gradient: NDArray, factors: NDArray
+) -> tuple[NDArray, NDArray, NDArray]:
+    found = factors[:-1] @ history.reshape(-1, gradient.size) + factors[-1] * gradient
+    return found, (found * gradient).sum(), nd.abs(found).max()
+
+
+def _recursion(products: np.ndarray, along: np.ndarray, order: list[int]) -> np.ndarray:
+    """The direction, as weights of steps, of changes, and one of the gradient.
 
     `along` has the gradient's products with steps and changes, `order` the pairs from the oldest.
     """
-    weights, own, alphas = np.zeros(along.shape), -1.0, []
+    count = along.shape[1]
+    rows = np.concatenate([products.reshape(2 * count, -1), along.reshape(-1, 1)], 1)
+    weights, alphas = np.zeros(2 * count + 1), []
+    weights[-1] = -1.0
     for k in reversed(order):
-        part = (products[0, k] * weights).sum() + own * along[0, k]
-        alphas.append(part / products[0, k, 1, k])
-        weights[1, k] -= alphas[-1]
+        alphas.append(rows[k].dot(weights) / rows[k, count + k])
+        weights[count + k] -= alphas[-1]
     if order:
-        newest = products[:, order[-1], 1, order[-1]]
-        scale = newest[0] / newest[1]
-        weights, own = weights * scale, own * scale
+        newest = order[-1]
+        weights *= rows[newest, count + newest] / rows[count + newest, count + newest]
     for k in order:
-        part = (products[1, k] * weights).sum() + own * along[1, k]
-        weights[0, k] += alphas.pop() - part / products[0, k, 1, k]
-    return weights, own
+        weights[k] += alphas.pop() - rows[count + k].dot(weights) / rows[k, count + k]
+    return weights
 
 
 class Evaluated(NamedTuple):
