@@ -112,11 +112,16 @@ def _found(root: Any, path: str) -> Any:
     return root
 
 
-def samples(op: Any, dtype: torch.dtype, gradients: bool, most: int) -> Iterator[Sample]:
-    """Calls that PyTorch tests itself with, at most so many, taken from all of them."""
-    seed()
+def samples(
+    op: Any, dtype: torch.dtype, gradients: bool, most: int, draw: int = 0
+) -> Iterator[Sample]:
+    """Calls that PyTorch tests itself with, at most so many: evenly spaced, or one of the draws."""
+    seed(draw)
     found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), 400))
-    for number in sorted({int(k * len(found) / most) for k in range(most)} if found else ()):
+    chosen = {int(k * len(found) / most) for k in range(most)} if found else set()
+    if draw:
+        chosen = set(random.Random(draw).sample(range(len(found)), min(most, len(found))))
+    for number in sorted(chosen):
         sample = found[number]
         given = (sample.input, tuple(sample.args), dict(sample.kwargs))
         yield Sample(*tree_map(_leaf, given), sample.output_process_fn_grad)
@@ -328,7 +333,7 @@ def _graded(module: Any, results: list[Any], inputs: list[Any], weights: list[An
     return module.autograd.grad(total, inputs, allow_unused=True)
 
 
-def examined(name: str, dtype: torch.dtype, most: int) -> tuple[str, str]:
+def examined(name: str, dtype: torch.dtype, most: int, draw: int = 0) -> tuple[str, str]:
     """How an operator does: "pass", "backward" for wrong gradients alone, "fail"; and why."""
     op = ENTRIES[name]
     trained = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
@@ -337,7 +342,7 @@ def examined(name: str, dtype: torch.dtype, most: int) -> tuple[str, str]:
         counterparts(op, "function")
     except Skipped:
         return "fail", "there is no such name"
-    for sample in samples(op, dtype, trained and dtype in NEAR, most):
+    for sample in samples(op, dtype, trained and dtype in NEAR, most, draw):
         try:
             difference = compare(op, "function", sample, trained and dtype in NEAR)
         except Skipped:
@@ -358,6 +363,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", default="float32,bfloat16,int64,complex64")
     parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--draw", type=int, default=0, help="which samples, and their numbers")
     parser.add_argument("--only", default=".")
     parser.add_argument("--json", default="")
     chosen = parser.parse_args()
@@ -369,7 +375,7 @@ def main() -> None:
         for name, op in ENTRIES.items():
             fits = re.search(chosen.only, name) and dtype in op.supported_dtypes("cpu")
             if fits and public(op):
-                found[name] = status, why = examined(name, dtype, chosen.samples)
+                found[name] = status, why = examined(name, dtype, chosen.samples, chosen.draw)
                 if status in ("fail", "backward"):
                     print(f"{kind} {status} {name}: {' '.join(why.split())}", flush=True)
             if chosen.json:

@@ -3,11 +3,12 @@
 from genesis.distributions import constraints, transforms
 from genesis.distributions.constraint_registry import biject_to, transform_to
 from genesis.distributions.continuous import (
-    Beta, Cauchy, Chi2, Dirichlet, Exponential, Gamma, Gumbel, HalfNormal, Laplace, LogNormal,
-    MultivariateNormal, Normal, StudentT, Uniform, VonMises, Weibull,
+    Beta, Cauchy, Chi2, ContinuousBernoulli, Dirichlet, Exponential, Gamma, GeneralizedPareto,
+    Gumbel, HalfCauchy, HalfNormal, Laplace, LogNormal, Normal, StudentT, Uniform, VonMises,
+    Weibull,
 )  # fmt: skip
 from genesis.distributions.derived import (
-    HalfCauchy, InverseGamma, Kumaraswamy, LogisticNormal, NegativeBinomial,
+    FisherSnedecor, InverseGamma, Kumaraswamy, LogisticNormal, NegativeBinomial,
     OneHotCategoricalStraightThrough, Pareto, RelaxedBernoulli, RelaxedOneHotCategorical,
 )  # fmt: skip
 from genesis.distributions.discrete import (
@@ -16,6 +17,9 @@ from genesis.distributions.discrete import (
 from genesis.distributions.distribution import Distribution, Independent
 from genesis.distributions.divergence import kl_divergence, register_kl
 from genesis.distributions.mixture_same_family import MixtureSameFamily
+from genesis.distributions.multivariate import (
+    LKJCholesky, LowRankMultivariateNormal, MultivariateNormal, Wishart,
+)  # fmt: skip
 from genesis.distributions.transformed_distribution import TransformedDistribution
 from genesis.distributions.transform import (
     AffineTransform, ComposeTransform, ExpTransform, PowerTransform, SigmoidTransform,
@@ -29,16 +33,17 @@ from genesis.distributions.vector_transforms import (
 
 __all__ = [
     "AbsTransform", "AffineTransform", "Bernoulli", "Beta", "Binomial", "CatTransform",
-    "Categorical", "Cauchy", "Chi2", "ComposeTransform", "CorrCholeskyTransform",
-    "CumulativeDistributionTransform", "Dirichlet", "Distribution", "ExpTransform",
-    "Exponential", "Gamma", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent",
-    "IndependentTransform", "InverseGamma", "Kumaraswamy", "Laplace", "LogNormal",
-    "LogisticNormal", "LowerCholeskyTransform", "MixtureSameFamily", "Multinomial",
+    "Categorical", "Cauchy", "Chi2", "ComposeTransform", "ContinuousBernoulli",
+    "CorrCholeskyTransform", "CumulativeDistributionTransform", "Dirichlet", "Distribution",
+    "ExpTransform", "Exponential", "FisherSnedecor", "Gamma", "GeneralizedPareto", "Geometric",
+    "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "IndependentTransform", "InverseGamma",
+    "Kumaraswamy", "LKJCholesky", "Laplace", "LogNormal", "LogisticNormal",
+    "LowRankMultivariateNormal", "LowerCholeskyTransform", "MixtureSameFamily", "Multinomial",
     "MultivariateNormal", "NegativeBinomial", "Normal", "OneHotCategorical",
     "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "PositiveDefiniteTransform",
     "PowerTransform", "RelaxedBernoulli", "RelaxedOneHotCategorical", "ReshapeTransform",
     "SigmoidTransform", "SoftmaxTransform", "SoftplusTransform", "StackTransform",
-    "StickBreakingTransform", "StudentT", "TanhTransform", "Transform",
-    "TransformedDistribution", "Uniform", "VonMises", "Weibull", "biject_to", "constraints",
-    "identity_transform", "kl_divergence", "register_kl", "transform_to", "transforms",
+    "StickBreakingTransform", "StudentT", "TanhTransform", "Transform", "TransformedDistribution",
+    "Uniform", "VonMises", "Weibull", "Wishart", "biject_to", "constraints", "identity_transform",
+    "kl_divergence", "register_kl", "transform_to", "transforms",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from genesis.distributions.gamma_gradient import moving_with
 from genesis.functional.special import i0e, i1e
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
-from genesis.type_info import broadcast_shapes
+from genesis.type_info import finfo
 
 LOG_2PI = math.log(2 * math.pi)
 EULER = 0.5772156649015329
@@ -266,8 +266,8 @@ class Cauchy(_Located):
         return found
 
 
-class HalfNormal(Normal):
-    """The size of a normal number."""
+class Folded(_Located):
+    """The size of what is spread evenly around 0: before the distribution of that among bases."""
 
     domains = MappingProxyType({"scale": POSITIVE})
     support = NOT_NEGATIVE
@@ -288,18 +288,30 @@ class HalfNormal(Normal):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability of at most a value."""
-        value = self._supported(value)
-        found: Tensor = fn.erf(self._from_loc(value) / math.sqrt(2))
+        found: Tensor = 2 * super().cdf(self._supported(value)) - 1
         return found
 
     def icdf(self, value: Any) -> Tensor:
         """The value that is not exceeded with a probability."""
-        found: Tensor = self.scale * fn.erfinv(value) * math.sqrt(2)
-        return found
+        return super().icdf((value + 1) / 2)
 
     def entropy(self) -> Tensor:
         """The expected surprise."""
         found: Tensor = super().entropy() - math.log(2)
+        return found
+
+
+class HalfNormal(Folded, Normal):
+    """The size of a normal number."""
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value, exact near 0 as well."""
+        found: Tensor = fn.erf(self._from_loc(self._supported(value)) / math.sqrt(2))
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability, exact near 0 as well."""
+        found: Tensor = self.scale * fn.erfinv(value) * math.sqrt(2)
         return found
 
     @property
@@ -315,6 +327,20 @@ class HalfNormal(Normal):
         return found
 
 
+class HalfCauchy(Folded, Cauchy):
+    """The size of a Cauchy distributed number; its expectation is infinite."""
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation: infinite."""
+        return creation.full_like(self.scale, math.inf)
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean: infinite."""
+        return creation.full_like(self.scale, math.inf)
+
+
 class Uniform(Distribution):
     """All numbers from low to below high alike."""
 
@@ -327,11 +353,13 @@ class Uniform(Distribution):
         least = self.low.array
         above = Domain("above low", lambda x: x > least)
         self.high: Tensor = self._within("high", self.high, above)
-
-    def _supported(self, value: Any) -> Any:
-        low, high = self.low.array, self.high.array
-        inside = Domain("between low and high", lambda x: (x >= low) & (x <= high))
-        return self._within("value", super()._supported(value), inside)
+        most = self.high.array
+        self.support = Domain(
+            "between low and high",
+            lambda x: (x >= least) & (x <= most),
+            kind="between",
+            limits=(self.low, self.high),
+        )
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws through which gradients reach both ends."""
@@ -770,68 +798,166 @@ class Beta(Distribution):
         return self._pair.variance[..., 0]
 
 
-class MultivariateNormal(Distribution):
-    """Normal vectors: a mean and a covariance matrix, or its lower Cholesky factor."""
+class ContinuousBernoulli(Distribution):
+    """Numbers between 0 and 1 with an exponential density: what a likelihood of pixels should be.
+
+    Near logits of 0 moments are differences of great numbers: there they are power series.
+    """
 
     has_rsample = True
+    domains = MappingProxyType({"probs": PROBABILITY})
+    support = PROBABILITY
+    logits: Tensor
+    probs: Tensor
 
-    def __init__(
-        self,
-        loc: Tensor,
-        covariance_matrix: Any = None,
-        precision_matrix: Any = None,
-        scale_tril: Any = None,
-    ) -> None:
-        given = covariance_matrix, precision_matrix, scale_tril
-        if sum(x is not None for x in given) != 1:
-            raise ValueError(
-                "MultivariateNormal: give one of covariance_matrix, precision_matrix and scale_tril"
-            )
-        if precision_matrix is not None:
-            covariance_matrix = fn.linalg.inv(precision_matrix)
-        root = fn.cholesky(covariance_matrix) if scale_tril is None else scale_tril
-        self.batch_shape = tuple(broadcast_shapes(loc.shape[:-1], root.shape[:-2]))
-        self.event_shape = tuple(root.shape[-1:])
-        self.loc: Tensor = fn.expand(loc, (*self.batch_shape, *self.event_shape))
-        self.scale_tril: Tensor = fn.expand(root, (*self.batch_shape, *root.shape[-2:]))
+    def __init__(self, probs: Any = None, logits: Any = None) -> None:
+        if (probs is None) == (logits is None):
+            raise ValueError("ContinuousBernoulli: give probs or logits")
+        if logits is None:
+            self._set(probs=probs)
+            self.logits = fn.logit(self.probs, finfo(self.probs.dtype).eps)
+        else:
+            self._set(logits=logits)
+            self.probs = fn.sigmoid(self.logits)
+
+    def _by(self, series: Any, closed: Any) -> Any:
+        """A function of the logits: a series near 0, and elsewhere one that is safe there."""
+        x = self.logits
+        near = fn.abs(x) < 0.3
+        return fn.where(near, series(fn.where(near, x, 0.0)), closed(fn.where(near, 1.0, x)))
+
+    def _log_scale(self) -> Any:
+        """The logarithm of the density at 0."""
+        return self._by(
+            lambda x: x * (-1 / 2 + x * (-1 / 24 + x * x / 2880)),
+            lambda x: fn.log(fn.abs(x) / -fn.expm1(-fn.abs(x))) - fn.relu(x),
+        )
+
+    def _falling(self, value: Any) -> tuple[Any, Any]:
+        """The slope of the falling density that this one or its mirror image is; a value there."""
+        slope = fn.clamp(fn.abs(self.logits), min=1e-6)
+        return slope, fn.where(self.logits > 0, 1 - value, value)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws through which gradients reach both."""
+        """Draws through which gradients reach the parameter."""
         shape = self._extended(sample_shape)
-        drawn = creation.randn(*shape, 1, dtype=self.loc.dtype, device=self.loc.device)
-        found: Tensor = self.loc + fn.squeeze(fn.matmul(self.scale_tril, drawn), -1)
-        return found
-
-    def _log_volume(self) -> Tensor:
-        found: Tensor = fn.sum(fn.log(fn.diagonal(self.scale_tril, 0, -2, -1)), -1)
-        return found
+        return self.icdf(creation.rand(*shape, dtype=self.probs.dtype, device=self.probs.device))
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
-        apart = fn.unsqueeze(value - self.loc, -1)
-        z = fn.linalg.solve_triangular(self.scale_tril, apart, upper=False)
-        squares = fn.sum(fn.square(fn.squeeze(z, -1)), -1)
-        found: Tensor = -0.5 * (squares + self.event_shape[0] * LOG_2PI) - self._log_volume()
+        found: Tensor = self.logits * self._supported(value) + self._log_scale()
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        slope, at = self._falling(self._supported(value))
+        share = fn.expm1(-slope * at) / fn.expm1(-slope)
+        found: Tensor = fn.where(self.logits > 0, 1 - share, share)
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        slope, share = self._falling(value)
+        at = -fn.log1p(share * fn.expm1(-slope)) / slope
+        found: Tensor = fn.where(self.logits > 0, 1 - at, at)
         return found
 
     def entropy(self) -> Tensor:
         """The expected surprise."""
-        found: Tensor = self.event_shape[0] * (0.5 + LOG_2PI / 2) + self._log_volume()
+        found: Tensor = -self.logits * self.mean - self._log_scale()
         return found
 
     @property
     def mean(self) -> Tensor:
         """The expectation."""
-        return self.loc
-
-    @property
-    def variance(self) -> Tensor:
-        """The expected squared distance from the mean, element by element."""
-        found: Tensor = fn.sum(fn.square(self.scale_tril), -1)
+        found: Tensor = 0.5 + self._by(
+            lambda x: x * (1 / 12 + x * x * (-1 / 720 + x * x / 30240)),
+            lambda x: 0.5 / fn.tanh(0.5 * x) - 1 / x,
+        )
         return found
 
     @property
-    def covariance_matrix(self) -> Tensor:
-        """The covariance."""
-        found: Tensor = fn.matmul(self.scale_tril, fn.transpose(self.scale_tril, -2, -1))
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = self._by(
+            lambda x: 1 / 12 + x * x * (-1 / 240 + x * x / 6048),
+            lambda x: 1 / (x * x) - fn.exp(-fn.abs(x)) / fn.square(fn.expm1(-fn.abs(x))),
+        )
+        return found
+
+
+class GeneralizedPareto(Distribution):
+    """By how much something exceeds a limit: exponential, or with a heavier or a shorter tail."""
+
+    has_rsample = True
+    domains = MappingProxyType({"scale": POSITIVE})
+    loc: Tensor
+    scale: Tensor
+    concentration: Tensor
+
+    def __init__(self, loc: Any, scale: Any, concentration: Any) -> None:
+        self._set(loc=loc, scale=scale, concentration=concentration)
+        shape = self.concentration
+        end = self.loc - self.scale / fn.where(shape < 0, shape, -1.0)
+        most = fn.where(shape < 0, end, math.inf)
+        least, limit = self.loc.array, most.array
+        self.support = Domain(
+            "loc or more, and within the tail",
+            lambda x: (x >= least) & (x <= limit),
+            kind="between",
+            limits=(self.loc, most),
+        )
+
+    def _bent(self, z: Any, bend: Any, second: float, third: float, fourth: float) -> Any:
+        """``bend(c * z) / c`` by the concentration c, and near 0 by its series."""
+        bent = self.concentration * z
+        near = fn.abs(bent) < 1e-3
+        far, u = fn.where(near, 1.0, bent), fn.where(near, bent, 0.0)
+        return z * fn.where(near, 1 + u * (second + u * (third + u * fourth)), bend(far) / far)
+
+    def _exponential(self, value: Any) -> Any:
+        """What of values is exponentially distributed."""
+        return self._bent((value - self.loc) / self.scale, fn.log1p, -1 / 2, 1 / 3, -1 / 4)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach all three."""
+        return self.icdf(1 - _between(self._extended(sample_shape), self.loc))
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        passed = self._exponential(self._supported(value))
+        found: Tensor = -fn.log(self.scale) - (1 + self.concentration) * passed
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        found: Tensor = -fn.expm1(-self._exponential(self._supported(value)))
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        z = self._bent(-fn.log1p(-value), fn.expm1, 1 / 2, 1 / 6, 1 / 24)
+        found: Tensor = self.loc + self.scale * z
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = fn.log(self.scale) + self.concentration + 1
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation, where there is one."""
+        finite = self.concentration < 1
+        left = 1 - fn.where(finite, self.concentration, 0.0)
+        found: Tensor = fn.where(finite, self.loc + self.scale / left, math.nan)
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean, where there is one."""
+        finite = self.concentration < 0.5
+        shape = fn.where(finite, self.concentration, 0.0)
+        spread = fn.square(self.scale / (1 - shape)) / (1 - 2 * shape)
+        found: Tensor = fn.where(finite, spread, math.nan)
         return found

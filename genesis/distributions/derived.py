@@ -9,7 +9,7 @@ from typing import Any
 
 from genesis import functional as fn
 from genesis.autograd.mode import no_grad
-from genesis.distributions.continuous import Cauchy, Exponential, Gamma, Normal, Uniform
+from genesis.distributions.continuous import Exponential, Gamma, Normal, Uniform
 from genesis.distributions.discrete import Categorical, OneHotCategorical, Poisson
 from genesis.distributions.distribution import (
     COUNT,
@@ -136,49 +136,49 @@ class Kumaraswamy(TransformedDistribution):
         return found
 
 
-class HalfCauchy(Cauchy):
-    """The size of a Cauchy distributed number."""
+class FisherSnedecor(Distribution):
+    """The ratio of two mean squares, of `df1` and of `df2` normal numbers."""
 
-    domains = MappingProxyType({"scale": POSITIVE})
-    support = NOT_NEGATIVE
+    has_rsample = True
+    domains = MappingProxyType({"df1": POSITIVE, "df2": POSITIVE})
+    support = POSITIVE
+    df1: Tensor
+    df2: Tensor
 
-    def __init__(self, scale: Any) -> None:
-        super().__init__(0.0 * scale, scale)
+    def __init__(self, df1: Any, df2: Any) -> None:
+        self._set(df1=df1, df2=df2)
+        self._above = self._part(Gamma, 0.5 * self.df1, 0.5 * self.df1)
+        self._below = self._part(Gamma, 0.5 * self.df2, 0.5 * self.df2)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws through which gradients reach the scale."""
-        found: Tensor = fn.abs(super().rsample(sample_shape))
+        """Draws through which gradients reach both."""
+        found: Tensor = self._above.rsample(sample_shape) / self._below.rsample(sample_shape)
         return found
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
-        value = self._supported(value)
-        found: Tensor = fn.where(value >= 0, super().log_prob(value) + math.log(2), -math.inf)
-        return found
-
-    def cdf(self, value: Any) -> Tensor:
-        """The probability of at most a value."""
-        found: Tensor = 2 * super().cdf(self._supported(value)) - 1
-        return found
-
-    def icdf(self, value: Any) -> Tensor:
-        """The value that is not exceeded with a probability."""
-        return super().icdf((value + 1) / 2)
-
-    def entropy(self) -> Tensor:
-        """The expected surprise."""
-        found: Tensor = super().entropy() - math.log(2)
+        value, a, b = self._supported(value), 0.5 * self.df1, 0.5 * self.df2
+        scaled = a / b * value
+        shape = fn.lgamma(a + b) - fn.lgamma(a) - fn.lgamma(b)
+        found: Tensor = shape + a * fn.log(scaled) - fn.log(value) - (a + b) * fn.log1p(scaled)
         return found
 
     @property
     def mean(self) -> Tensor:
-        """The expectation: infinite."""
-        return creation.full_like(self.scale, math.inf)
+        """The expectation, where there is one."""
+        known = self.df2 > 2
+        n = fn.where(known, self.df2, 3.0)
+        found: Tensor = fn.where(known, n / (n - 2), math.nan)
+        return found
 
     @property
     def variance(self) -> Tensor:
-        """The expected squared distance from the mean: infinite."""
-        return creation.full_like(self.scale, math.inf)
+        """The expected squared distance from the mean, where there is one."""
+        known = self.df2 > 4
+        m, n = self.df1, fn.where(known, self.df2, 5.0)
+        spread = 2 * fn.square(n / (n - 2)) * (m + n - 2) / (m * (n - 4))
+        found: Tensor = fn.where(known, spread, math.nan)
+        return found
 
 
 class LogisticNormal(TransformedDistribution):
@@ -330,6 +330,6 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
 
 
 __all__ = [
-    "HalfCauchy", "InverseGamma", "Kumaraswamy", "LogisticNormal", "NegativeBinomial",
+    "FisherSnedecor", "InverseGamma", "Kumaraswamy", "LogisticNormal", "NegativeBinomial",
     "OneHotCategoricalStraightThrough", "Pareto", "RelaxedBernoulli", "RelaxedOneHotCategorical",
 ]  # fmt: skip

@@ -11,12 +11,12 @@ from genesis.distributions.continuous import (
     Dirichlet,
     Exponential,
     Gamma,
-    MultivariateNormal,
     Normal,
     Uniform,
 )
 from genesis.distributions.discrete import Bernoulli, Categorical, Poisson
 from genesis.distributions.distribution import Distribution, Independent
+from genesis.distributions.multivariate import NormalVector
 from genesis.tensor.tensor import Tensor
 
 Rule = Callable[[Any, Any], Any]
@@ -58,13 +58,11 @@ def _normals(p: Normal, q: Normal) -> Any:
     return 0.5 * (ratio + fn.square((p.loc - q.loc) / q.scale) - 1 - fn.log(ratio))
 
 
-@register_kl(MultivariateNormal, MultivariateNormal)
-def _vectors(p: MultivariateNormal, q: MultivariateNormal) -> Any:
-    solve = fn.linalg.solve_triangular
-    spread = fn.sum(fn.square(solve(q.scale_tril, p.scale_tril, upper=False)), (-2, -1))
-    apart = solve(q.scale_tril, fn.unsqueeze(q.loc - p.loc, -1), upper=False)
-    far = fn.sum(fn.square(apart), (-2, -1))
-    return q._log_volume() - p._log_volume() + 0.5 * (spread + far - p.event_shape[0])
+@register_kl(NormalVector, NormalVector)
+def _vectors(p: NormalVector, q: NormalVector) -> Any:
+    apart = fn.unsqueeze(q.loc - p.loc, -1)
+    squares = q._squares(p._factor()) + q._squares(apart)
+    return q._log_volume() - p._log_volume() + 0.5 * (squares - p.event_shape[0])
 
 
 @register_kl(Bernoulli, Bernoulli)

@@ -1,8 +1,12 @@
 """L-BFGS: Newton's direction from the last gradients, along a line as far as it pays.
 
 The method decides by numbers all the time (how far to go, whether to stop), so it runs on the
-host: every product of vectors is computed when it is met. It cannot be part of a function under
-`genesis.jit`; the closure that it calls can be one.
+host and cannot be part of a function under `genesis.jit`; the closure that it calls can be one.
+
+What it remembers, steps and changes of the gradient, are rows of one array. Their products with
+each other are kept on the host, and so is the recursion: every vector in it is a combination of
+those rows and of the gradient, of which the host needs the coefficients alone. An iteration reads
+the rows twice, however many there are, instead of once for every product.
 """
 
 from __future__ import annotations
@@ -12,10 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from genesis import ndarray as nd
 from genesis.autograd import enable_grad
+from genesis.ir.dtype import float64
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import need_contents
+from genesis.ndarray.tracing.jit import jit
 from genesis.optim.optimizer import Optimizer, ParameterGroup, State
 
 
@@ -80,75 +88,85 @@ class LBFGS(Optimizer):
         state["func_evals"] += 1
         limit = group["tolerance_change"]
         iterations = 0
-        optimal = _greatest(here.gradient) <= group["tolerance_grad"]
+        optimal = here.greatest <= group["tolerance_grad"]
         while not optimal and iterations < group["max_iter"]:
             iterations += 1
             state["n_iter"] += 1
-            direction = self._direction(here.gradient, state, group)
+            direction = self._direction(here, state, group)
+            found = direction.vector
             length = group["lr"]
             if state["n_iter"] == 1:
                 length *= min(1.0, 1.0 / nd.abs(here.gradient).sum().item())
-            state.update(d=direction, t=length, prev_flat_grad=here.gradient, prev_loss=here.loss)
-            slope = _dot(here.gradient, direction)
-            if slope > -limit:
+            state.update(d=found, t=length, prev_flat_grad=here.gradient, prev_loss=here.loss)
+            if direction.slope > -limit:
                 break
             before, used = here, 0
-            origin = nd.concat([p.array.reshape(-1) for p in self._parameters()]).realize()
             if group["line_search_fn"] is not None:
+                origin = nd.concat([p.array.reshape(-1) for p in self._parameters()]).realize()
                 search = LineSearch(
-                    partial(self._evaluate_at, closure, origin, direction),
-                    Point(0.0, here.loss, here.gradient, slope),
+                    partial(self._evaluate_at, closure, origin, found),
+                    Point(0.0, here, direction.slope),
                     direction,
                     limit,
                     group["max_eval"] - evaluations,
                 )
-                found = search.run(length)
-                length, used = found.t, search.evaluations
-                here = Evaluated(found.loss, found.gradient)
-                self._move(origin, direction, length)
+                reached = search.run(length)
+                length, here, used = reached.t, reached.evaluated, search.evaluations
+                self._move(found, length, origin)
             else:
-                self._move(origin, direction, length)
+                self._move(found, length)
                 if iterations != group["max_iter"]:
                     _, here = self._evaluate(closure)
                     used = 1
             state["t"] = length
             evaluations += used
             state["func_evals"] += used
-            optimal = _greatest(here.gradient) <= group["tolerance_grad"]
+            optimal = here.greatest <= group["tolerance_grad"]
             if (
                 evaluations >= group["max_eval"]
-                or _greatest(direction) * length <= limit
+                or direction.greatest * length <= limit
                 or abs(here.loss - before.loss) < limit
             ):
                 break
         return result
 
-    def _direction(self, gradient: NDArray, state: State, group: ParameterGroup) -> NDArray:
+    def _direction(self, here: Evaluated, state: State, group: ParameterGroup) -> Direction:
         """Minus the inverse of the estimated Hessian times the gradient."""
-        if state["n_iter"] == 1:
-            state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)
-            return (-gradient).realize()
-        changes, steps, inverses = state["old_dirs"], state["old_stps"], state["ro"]
-        change = (gradient - state["prev_flat_grad"]).realize()
-        step = (state["d"] * state["t"]).realize()
-        curvature = _dot(change, step)
-        if curvature > 1e-10:
-            full = len(changes) == group["history_size"]
-            for history in (changes, steps, inverses):
-                del history[: int(full)]
-            changes.append(change)
-            steps.append(step)
-            inverses.append(1.0 / curvature)
-            state["H_diag"] = curvature / _dot(change, change)
-        direction: NDArray = (-gradient).realize()
-        weights = []
-        for y, s, ro in zip(reversed(changes), reversed(steps), reversed(inverses), strict=True):
-            weights.append(_dot(s, direction) * ro)
-            direction = (direction - weights[-1] * y).realize()
-        direction = (direction * state["H_diag"]).realize()
-        for y, s, ro in zip(changes, steps, inverses, strict=True):
-            direction = (direction + (weights.pop() - _dot(y, direction) * ro) * s).realize()
-        return direction
+        gradient = here.gradient
+        if state["n_iter"] == 1 or "history" not in state:
+            shape = (2, 0, gradient.size)
+            state.update(history=nd.zeros(shape, gradient.dtype, gradient.device), order=[])
+            state["products"] = nd.zeros((2, 0, 2, 0), float64, "cpu")
+            slope = -float((gradient * gradient).sum().item())
+            return Direction((-gradient).realize(), slope, here.greatest)
+        products, slot = self._slot(state, group)
+        history, order = state["history"], state["order"]
+        length, at = nd.array(state["t"], float64), nd.array([slot], device=history.device)
+        new = _remembered(history, at, state["d"], length, gradient, state["prev_flat_grad"])
+        found = np.asarray(new.numpy(), np.float64).reshape(2, -1, 3)
+        products[:, :, :, slot] = found[..., :2]
+        products[:, slot] = np.moveaxis(found[..., :2], 2, 0)
+        if products[0, slot, 1, slot] > 1e-10:
+            order.append(slot)
+            del order[: -group["history_size"]]
+        state["products"] = nd.array(products, float64, "cpu")
+        weights = _recursion(products, found[..., 2], order)
+        mixed = _mixture(history, gradient, nd.array(weights, gradient.dtype, gradient.device))
+        return Direction(mixed[0], float(mixed[1].item()), float(mixed[2].item()))
+
+    def _slot(self, state: State, group: ParameterGroup) -> tuple[np.ndarray, int]:
+        """The products, and where there is room for another pair: there is one row to spare."""
+        history, products = state["history"], np.array(state["products"].numpy())
+        count = int(history.shape[1])
+        free = set(range(count)).difference(state["order"])
+        if not free:
+            more = min(max(2 * count, 8), group["history_size"] + 1) - count
+            shape = (2, more, history.shape[2])
+            fresh = nd.zeros(shape, history.dtype, history.device)
+            state["history"] = nd.concat([history, fresh], 1).realize()
+            products = np.pad(products, ((0, 0), (0, more)) * 2)
+            free = {count}
+        return products, min(free)
 
     def _evaluate(self, closure: Callable[[], Any]) -> tuple[Any, Evaluated]:
         with enable_grad():
@@ -157,38 +175,100 @@ class LBFGS(Optimizer):
             nd.zeros_like(p.array).reshape(-1) if p.grad is None else p.grad.array.reshape(-1)
             for p in self._parameters()
         ]
-        return result, Evaluated(float(result.item()), nd.concat(parts).realize())
+        gradient = nd.concat(parts)
+        greatest = nd.abs(gradient).max()
+        nd.realize(result.array, gradient, greatest)
+        return result, Evaluated(float(result.item()), gradient, float(greatest.item()))
 
     def _evaluate_at(
         self, closure: Callable[[], Any], origin: NDArray, direction: NDArray, t: float
     ) -> Point:
-        self._move(origin, direction, t)
+        self._move(direction, t, origin)
         _, found = self._evaluate(closure)
-        return Point(t, found.loss, found.gradient, _dot(found.gradient, direction))
+        return Point(t, found, float((found.gradient * direction).sum().item()))
 
-    def _move(self, origin: NDArray, direction: NDArray, t: float) -> None:
-        position = (origin + t * direction).realize()
-        start = 0
-        for p in self._parameters():
-            p.array.assign(position[start : start + p.numel()].reshape(p.shape))
-            start += p.numel()
-        nd.realize(*(p.array for p in self._parameters()))
+    def _move(self, direction: NDArray, t: float, origin: NDArray | None = None) -> None:
+        """Parameters along a direction, from where they are or from somewhere else."""
+        arrays = [p.array for p in self._parameters()]
+        _moved(arrays, direction, nd.array(t, float64, direction.device), origin)
+        nd.realize(*arrays)
+
+
+@jit
+def _moved(arrays: list[NDArray], direction: NDArray, t: NDArray, origin: NDArray | None) -> None:
+    start = 0
+    for x in arrays:
+        part = slice(start, start + x.size)
+        here = x if origin is None else origin[part].reshape(x.shape)
+        x.assign(here + t.astype(x.dtype) * direction[part].reshape(x.shape))
+        start += x.size
+
+
+@jit
+def _remembered(
+    history: NDArray, at: NDArray, d: NDArray, t: NDArray, gradient: NDArray, before: NDArray
+) -> NDArray:
+    """Write down a step and a change; the products of all rows with them and the gradient."""
+    pair = nd.stack([d * t.astype(d.dtype), gradient - before])
+    history.assign(nd.index_copy(history, at, nd.unsqueeze(pair, 1), 1))
+    return history.reshape(-1, gradient.size) @ nd.concat([pair, nd.unsqueeze(gradient, 0)]).T
+
+
+@jit
+def _mixture(
+    history: NDArray, gradient: NDArray, factors: NDArray
+) -> tuple[NDArray, NDArray, NDArray]:
+    found = factors[:-1] @ history.reshape(-1, gradient.size) + factors[-1] * gradient
+    return found, (found * gradient).sum(), nd.abs(found).max()
+
+
+def _recursion(products: np.ndarray, along: np.ndarray, order: list[int]) -> np.ndarray:
+    """The direction, as weights of steps, of changes, and one of the gradient.
+
+    `along` has the gradient's products with steps and changes, `order` the pairs from the oldest.
+    """
+    count = along.shape[1]
+    rows = np.concatenate([products.reshape(2 * count, -1), along.reshape(-1, 1)], 1)
+    weights, alphas = np.zeros(2 * count + 1), []
+    weights[-1] = -1.0
+    for k in reversed(order):
+        alphas.append(rows[k].dot(weights) / rows[k, count + k])
+        weights[count + k] -= alphas[-1]
+    if order:
+        newest = order[-1]
+        weights *= rows[newest, count + newest] / rows[count + newest, count + newest]
+    for k in order:
+        weights[k] += alphas.pop() - rows[count + k].dot(weights) / rows[k, count + k]
+    return weights
 
 
 class Evaluated(NamedTuple):
-    """The loss and the gradient at a place."""
+    """The loss and the gradient at a place, and the gradient's greatest element."""
 
     loss: float
     gradient: NDArray
+    greatest: float
+
+
+class Direction(NamedTuple):
+    """A direction, the gradient's part along it, and its greatest element."""
+
+    vector: NDArray
+    slope: float
+    greatest: float
 
 
 class Point(NamedTuple):
-    """A place on a line: how far along, the loss, the gradient, and its part along the line."""
+    """A place on a line: how far along, what is there, and the gradient's part along the line."""
 
     t: float
-    loss: float
-    gradient: NDArray
+    evaluated: Evaluated
     slope: float
+
+    @property
+    def loss(self) -> float:
+        """The loss there."""
+        return self.evaluated.loss
 
 
 class LineSearch:
@@ -205,13 +285,13 @@ class LineSearch:
         self,
         evaluate: Callable[[float], Point],
         start: Point,
-        direction: NDArray,
+        direction: Direction,
         tolerance: float,
         most: int,
     ) -> None:
         self._evaluate = evaluate
         self._start = start
-        self._greatest = _greatest(direction)
+        self._greatest = direction.greatest
         self._tolerance = tolerance
         self._most = most
         self.evaluations = 0
@@ -289,11 +369,3 @@ def _interpolated(a: Point, b: Point, bounds: tuple[float, float]) -> float:
         return (low + high) / 2
     t = right.t - (right.t - left.t) * ((right.slope + root - mean) / span)
     return min(max(t, low), high)
-
-
-def _dot(a: NDArray, b: NDArray) -> float:
-    return float((a * b).sum().item())
-
-
-def _greatest(x: NDArray) -> float:
-    return float(nd.abs(x).max().item())

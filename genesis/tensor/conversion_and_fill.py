@@ -165,12 +165,13 @@ class Contents(Description):
     cdouble = _as("cdouble", dtypes.complex128)
 
     def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None) -> SparseTensor:
-        """The elements that are not zero, and where they are; see `genesis.sparse_coo_tensor`."""
-        if sparse_dim not in (None, len(self.shape)):
-            raise NotImplementedError(f"to_sparse: all {len(self.shape)} dimensions are sparse")
+        """The elements that are not zero, and where they are; see `genesis.sparse_coo_tensor`.
+
+        With `sparse_dim`, blocks: only so many of the dimensions, the first ones, are sparse.
+        """
         from genesis.tensor import sparse
 
-        return sparse.to_sparse(self, layout)  # type: ignore[arg-type]
+        return sparse.to_sparse(self, layout, sparse_dim)  # type: ignore[arg-type]
 
     def to_sparse_csr(self) -> SparseTensor:
         """The elements of a matrix that are not zero, by rows."""

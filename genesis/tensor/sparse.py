@@ -2,7 +2,8 @@
 
 A sparse tensor is two tensors, so it costs what it holds. Values have gradients; positions are
 data. It is made, multiplied with dense matrices, added, transposed and made dense again: what graph
-networks and word counts need. Anything else is said with `to_dense`.
+networks and word counts need. Anything else is said with `to_dense`. Its last dimensions may be
+dense: then what has a position is not a number but a row, or a block, of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from genesis.tensor.tensor import Tensor
 
 class SparseTensor:
     """Elements by their positions: `indices` has a row for each dimension that is sparse.
+
+    `values` has a first dimension for the positions, and those of the tensor that are dense.
 
     >>> import genesis
     >>> x = genesis.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0], (2, 3))
@@ -67,7 +70,13 @@ class SparseTensor:
         """The number of dimensions."""
         return len(self.shape)
 
-    sparse_dim = dim
+    def sparse_dim(self) -> int:
+        """The number of dimensions that are given by positions."""
+        return int(self._at.shape[0])
+
+    def dense_dim(self) -> int:
+        """The number of dimensions, the last ones, that are in each value."""
+        return self.ndim - self.sparse_dim()
 
     def size(self, dim: int | None = None) -> Any:
         """The extents of all dimensions, or of one."""
@@ -111,20 +120,23 @@ class SparseTensor:
         """Every position once, in order, with the sum of its elements."""
         if self._coalesced or not self._nnz():
             return SparseTensor(self._at, self._values, self.shape, True)
+        extents = self.shape[: self.sparse_dim()]
         flat = self._at[0] * 0
-        for row, extent in zip(self._at, self.shape, strict=True):
+        for row, extent in zip(self._at, extents, strict=True):
             flat = flat * extent + row
         order, where = functional.unique(flat, return_inverse=True)
-        total = zeros(order.shape[0], dtype=self.dtype, device=self.device)
+        shape = (order.shape[0], *self._values.shape[1:])
+        total = zeros(*shape, dtype=self.dtype, device=self.device)
         total = functional.index_add(total, 0, where, self._values)
         rows = []
-        for extent in reversed(self.shape):
+        for extent in reversed(extents):
             rows.append(order % extent)
             order = functional.div(order, extent, rounding_mode="floor")
         return SparseTensor(functional.stack(rows[::-1]), total, self.shape, True)
 
     def to_sparse_csr(self) -> SparseCSRTensor:
         """The same matrix by rows."""
+        self._require_matrix("to_sparse_csr")
         matrix = self.coalesce()
         rows, columns = matrix._at
         counts = functional.bincount(rows, minlength=int(self.shape[0]))
@@ -175,8 +187,11 @@ class SparseTensor:
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, SparseTensor):
-            if other.shape != self.shape:
-                raise ValueError(f"add: shapes {self.shape} and {other.shape} do not fit")
+            if other.shape != self.shape or other.sparse_dim() != self.sparse_dim():
+                raise ValueError(
+                    f"add: shapes {self.shape} and {other.shape}, of which {self.sparse_dim()} and "
+                    f"{other.sparse_dim()} dimensions are sparse, do not fit"
+                )
             at = functional.cat([self._at, other.to_sparse()._at], 1)
             values = functional.cat([self._values, other._values])
             return SparseTensor(at, values, self.shape).coalesce()
@@ -208,8 +223,11 @@ class SparseTensor:
         return found
 
     def _require_matrix(self, name: str) -> None:
-        if self.ndim != 2:
-            raise ValueError(f"{name}: a sparse tensor of shape {self.shape} is no matrix")
+        if self.ndim != 2 or self.dense_dim():
+            raise ValueError(
+                f"{name}: a sparse tensor of shape {self.shape} with {self.dense_dim()} dense "
+                "dimensions is no sparse matrix"
+            )
 
 
 class SparseCSRTensor(SparseTensor):
@@ -271,16 +289,21 @@ def sparse_coo_tensor(
     """A sparse tensor of elements and their positions, a row for each dimension."""
     at = as_tensor(indices, int64, device)
     found = _parts(values, dtype, device, requires_grad)
-    if at.ndim != 2 or found.ndim != 1 or at.shape[1] != found.shape[0]:
+    if at.ndim != 2 or found.ndim < 1 or at.shape[1] != found.shape[0]:
         raise ValueError(
             f"sparse_coo_tensor: indices of shape {at.shape} for values of shape {found.shape}; a "
-            "row of indices for each dimension, a column for each value"
+            "row of indices for each sparse dimension, a column for each value"
         )
+    dense = tuple(found.shape[1:])
     if size is None:
-        size = [int(row.max().item()) + 1 for row in at]
-    if len(size) != at.shape[0]:
-        raise ValueError(f"sparse_coo_tensor: {at.shape[0]} rows of indices for shape {size}")
-    for row, extent in zip(at, size, strict=True):
+        size = [*(int(row.max().item()) + 1 for row in at), *dense]
+    count = int(at.shape[0])
+    if len(size) != count + len(dense) or tuple(size[count:]) != dense:
+        raise ValueError(
+            f"sparse_coo_tensor: {count} rows of indices and values of shape {tuple(found.shape)} "
+            f"for shape {tuple(size)}"
+        )
+    for row, extent in zip(at, size[:count], strict=True):
         _require_inside("sparse_coo_tensor", row, extent)
     return SparseTensor(at, found, size, is_coalesced)
 
@@ -312,9 +335,16 @@ def sparse_csr_tensor(
     return SparseCSRTensor(crow, col, found, size)
 
 
-def to_sparse(x: Tensor, layout: Any = None) -> SparseTensor:
-    """The elements of a tensor that are not zero, and where they are."""
-    at = functional.transpose(functional.nonzero(x), 0, 1)
+def to_sparse(x: Tensor, layout: Any = None, sparse_dim: int | None = None) -> SparseTensor:
+    """The elements of a tensor that are not zero, and where they are.
+
+    Or the blocks that are not all zero, if only the first `sparse_dim` dimensions are sparse.
+    """
+    count = x.ndim if sparse_dim is None else sparse_dim
+    if not 0 < count <= x.ndim and x.ndim:
+        raise ValueError(f"to_sparse: {count} of {x.ndim} dimensions cannot be sparse")
+    there = x if count == x.ndim else functional.any(x != 0, tuple(range(count, x.ndim)))
+    at = functional.transpose(functional.nonzero(there), 0, 1)
     found = SparseTensor(at, x[tuple(at)], x.shape, True)
     return found.to_sparse_csr() if layout is sparse_csr else found
 

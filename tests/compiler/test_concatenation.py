@@ -132,3 +132,35 @@ def test_kernels_that_wait_for_each_other_stay_apart() -> None:
     memory = [m * np.float32(0.1) for m in memory]
     for got, want in zip(interpreted(roots, memory), evaluate(roots, memory, []), strict=True):
         np.testing.assert_allclose(got, want, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 64, 200])
+@pytest.mark.parametrize("columns", [1, 2, 7, 40])
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_sum_over_all_pieces(rows: int, columns: int, turned: bool) -> None:
+    """Of pieces that are computed while they are multiplied; a mask in one says nothing of others.
+
+    Numbers and constants are cheap enough to be computed at every place, masked ones as well.
+    """
+    rng = np.random.default_rng(0)
+    kinds: list[Any] = [
+        lambda m, n: m.arange(n) * 2.0,
+        lambda m, n: m.ones(n),
+        lambda m, n: m.where(m.arange(n) < 3, m.arange(n) * 1.0, 0.0),
+        lambda m, n: m.where(m.arange(n) < 3, 5.0, m.arange(n) * 0.5),
+    ]
+    for chosen in [(0, 1), (1, 0), (2, 0, 1), (3, 2), (1, 2, 3, 0)]:
+        weights = rng.standard_normal((len(chosen), columns)).astype(np.float32)
+        pieces = [kinds[k](np, rows) for k in chosen]
+        want = np.stack(pieces, -1) @ weights
+        given = nd.array(np.ascontiguousarray(weights.T) if turned else weights)
+
+        def product(given: nd.NDArray, chosen: Any = chosen) -> nd.NDArray:
+            left = nd.stack([kinds[k](nd, rows).astype("float32") for k in chosen], -1)
+            return left @ (given.T if turned else given)
+
+        np.testing.assert_allclose(product(given).numpy(), want, 1e-4, 1e-4)
+        wide = nd.pad(nd.stack([kinds[k](nd, rows).astype("float32") for k in chosen], -1),
+                      [(0, 0), (1, 0)], 3.0)  # fmt: skip
+        more = nd.concat([nd.ones((1, columns)), nd.array(weights)])
+        np.testing.assert_allclose((wide @ more).numpy(), want + 3, 1e-4, 1e-4)

@@ -171,6 +171,41 @@ def test_pruning() -> None:
     alike(run)
 
 
+def test_pruning_by_a_method_of_ones_own() -> None:
+    def run(lib: Any) -> Iterator[float]:
+        nn, prune = lib.nn, lib.nn.utils.prune
+
+        class Every(prune.BasePruningMethod):  # type: ignore[misc, name-defined]
+            PRUNING_TYPE = "unstructured"
+
+            def __init__(self, step: int) -> None:
+                self.step = step
+
+            def compute_mask(self, t: Any, default_mask: Any) -> Any:
+                """Of one that was pruned before, what is left is given as a vector."""
+                mask = default_mask.clone()
+                mask.view(-1)[:: self.step] = 0
+                return mask
+
+        one, other = filled(lib, nn.Linear(6, 5)), filled(lib, nn.Linear(5, 3))
+        Every.apply(one, "weight", 3)
+        yield from one.weight_mask.flatten().tolist()
+        Every.apply(one, "weight", step=2)
+        yield from one.weight_mask.flatten().tolist()
+        prune.global_unstructured([(one, "weight"), (other, "weight")], Every, step=4)
+        yield from one.weight_mask.flatten().tolist()
+        yield from other.weight_mask.flatten().tolist()
+        prune.LnStructured.apply(other, "weight", 1, 2, 0)
+        yield from other.weight_mask.flatten().tolist()
+        prune.random_structured(other, "weight", amount=2, dim=1)
+        columns = other.weight_mask.sum(0)
+        assert (columns == 0).sum().item() == 2
+        with pytest.raises((TypeError, ValueError)):
+            prune.global_unstructured([(one, "weight")], prune.LnStructured, amount=1)
+
+    alike(run)
+
+
 def test_a_gradient_that_has_none() -> None:
     for lib in LIBRARIES:
 

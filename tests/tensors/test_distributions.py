@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,17 @@ CASES: dict[str, tuple[Callable[[Any], Any], list[float]]] = {
     "Pareto": (lambda m: m.Pareto(m.t([1.0, 0.5]), m.t([2.5, 3.0])), [1.5, 2.0]),
     "InverseGamma": (lambda m: m.InverseGamma(m.t([3.0, 2.5]), m.t(1.5)), [0.4, 2.0]),
     "HalfCauchy": (lambda m: m.HalfCauchy(m.t([0.5, 2.0])), [0.3, 4.0]),
+    "FisherSnedecor": (lambda m: m.FisherSnedecor(m.t([3.0, 7.0]), m.t([5.0, 9.5])), [0.4, 2.5]),
+    "GeneralizedPareto": (
+        lambda m: m.GeneralizedPareto(m.t([0.5, -1.0]), m.t(1.5), m.t([-0.4, 0.3])),
+        [1.2, 4.0],
+    ),
+    "exceeding": (
+        lambda m: m.GeneralizedPareto(m.t(0.5), m.t([1.5, 0.7]), m.t([1e-5, 0.7])),
+        [1.2, 4.0],
+    ),
+    "ContinuousBernoulli": (lambda m: m.ContinuousBernoulli(m.t([0.1, 0.54])), [0.3, 0.8]),
+    "pixels": (lambda m: m.ContinuousBernoulli(logits=m.t([4.0, -0.2])), [0.3, 0.8]),
     "RelaxedBernoulli": (
         lambda m: m.RelaxedBernoulli(m.t(0.7), logits=m.t([0.3, -1.0])),
         [0.2, 0.9],
@@ -99,6 +110,15 @@ def close(ours: Any, theirs: Any, rtol: float = 1e-5) -> None:
     np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol, 1e-6)
 
 
+@pytest.fixture
+def wide() -> Iterator[None]:
+    """PyTorch's GeneralizedPareto takes numbers of no other type than the default."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_are_pytorchs(name: str) -> None:
     """Everything that PyTorch computes of a distribution, and its gradients."""
@@ -200,6 +220,69 @@ def test_vectors_expand() -> None:
             close(ours.variance, theirs.variance)
 
 
+ROOT = [[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [-0.3, 0.4, 0.7]]
+COVARIANCE = (np.array(ROOT) @ np.array(ROOT).T).tolist()
+
+#: Distributions of vectors and matrices, of batch shape (2,).
+JOINT: dict[str, Callable[[Any], Any]] = {
+    "vectors": lambda m: m.MultivariateNormal(
+        m.t([[1.0, 2.0, 0.5], [0.0, 0.0, 1.0]]), precision_matrix=m.t(COVARIANCE)
+    ),
+    "low rank": lambda m: m.LowRankMultivariateNormal(
+        m.t([[1.0, 2.0, 0.5], [0.0, 0.0, 1.0]]), m.t([[1.0], [0.5], [-0.7]]), m.t([0.3, 1.0, 2.0])
+    ),
+    "Wishart": lambda m: m.Wishart(m.t([3.5, 7.0]), m.t(COVARIANCE)),
+    "Wishart by a root": lambda m: m.Wishart(
+        m.t([4.0, 2.5]), scale_tril=m.framework.linalg.cholesky(m.t(COVARIANCE))
+    ),
+    "LKJ": lambda m: m.LKJCholesky(4, m.t([0.7, 3.0])),
+}
+
+
+@pytest.mark.parametrize("name", JOINT)
+@pytest.mark.filterwarnings("ignore")
+def test_vectors_and_matrices(name: str) -> None:
+    """Numbers, their gradients, and draws: as PyTorch's, each where the other's are looked at."""
+    names = [Names(m, True) for m in BOTH]
+    ours, theirs = (JOINT[name](n) for n in names)
+    assert ours.batch_shape == theirs.batch_shape and ours.event_shape == theirs.event_shape
+    assert ours.has_rsample == theirs.has_rsample
+    genesis.manual_seed(4)
+    torch.manual_seed(4)
+    drawn = ours.sample((COUNT // 4,))
+    assert tuple(drawn.shape) == (COUNT // 4, *theirs.batch_shape, *theirs.event_shape)
+    seen = torch.tensor(drawn.numpy())
+    numbers = ["entropy", "mean", "variance", "covariance_matrix", "precision_matrix", "scale_tril"]
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "log_prob": lambda d, x: d.log_prob(x[:50]),
+        **{n: (lambda d, _, n=n: getattr(d, n)) for n in numbers},
+        "entropy": lambda d, _: d.entropy(),
+    }
+    for of in calls.values():
+        try:
+            expected = of(theirs, seen)
+        except (NotImplementedError, AttributeError):
+            continue
+        found = of(ours, drawn)
+        close(found, expected)
+        for n, y in zip(names, (found, expected), strict=True):
+            for leaf in n.made:
+                leaf.grad = None
+            if y.requires_grad:
+                (y * y).sum().backward(retain_graph=True)
+        for a, b in zip(names[0].made, names[1].made, strict=True):
+            if b.grad is not None:
+                close(a.grad, b.grad)
+    reference = theirs.sample((COUNT // 4,)).numpy().reshape(COUNT // 4, 2, -1)
+    mine = drawn.numpy().reshape(reference.shape)
+    for row in range(2):
+        for k in range(mine.shape[-1]):
+            a, b = np.sort(mine[:, row, k]), np.sort(reference[:, row, k])
+            both = np.concatenate([a, b])
+            apart = np.searchsorted(a, both, "right") - np.searchsorted(b, both, "right")
+            assert np.abs(apart).max() / len(a) < 1.95 * np.sqrt(2 / len(a))  # once in 1,000
+
+
 def test_counts_of_choices() -> None:
     values = [[2.0, 0.0, 3.0], [1.0, 4.0, 0.0]]
     weights = [[0.2, 0.0, 0.8], [0.3, 0.6, 0.1]]
@@ -275,6 +358,10 @@ def test_what_no_distribution_can_have() -> None:
         (lambda: d.VonMises(0.0, genesis.tensor(-2.0)).concentration, "concentration is not above"),
         (lambda: d.Weibull(1.0, 2.0).log_prob(-1.0), "value is not above 0"),
         (lambda: d.Chi2(2.0).cdf(genesis.tensor(-1.0)), "value is not 0 or more"),
+        (lambda: d.Wishart(1.0, genesis.eye(2)).df, "df is not above 1"),
+        (lambda: d.LKJCholesky(2).log_prob(genesis.ones(2, 2)), "with rows of length 1"),
+        (lambda: d.GeneralizedPareto(0.0, 1.0, -0.5).log_prob(3.0), "within the tail"),
+        (lambda: d.Uniform(0.0, 1.0).log_prob(3.0), "between low and high"),
         (
             lambda: d.TransformedDistribution(d.Normal(0.0, 1.0), d.TanhTransform()).log_prob(2.0),
             "between -1 and 1",
@@ -284,6 +371,10 @@ def test_what_no_distribution_can_have() -> None:
             make().numpy()
     assert d.Weibull(1.0, 2.0, validate_args=False).log_prob(-1.0).isnan().item()
     normal = d.Normal(genesis.zeros(3), 1.0)
+    with pytest.raises(ValueError, match="n by rank"):
+        d.LowRankMultivariateNormal(genesis.zeros(3), genesis.ones(2, 1), genesis.ones(3))
+    with pytest.raises(ValueError, match="dim is 2 or more"):
+        d.LKJCholesky(1)
     with pytest.raises(ValueError, match="a Transform or a list of them"):
         d.TransformedDistribution(normal, genesis.exp)
     with pytest.raises(ValueError, match="transforms of 2 dimensions"):

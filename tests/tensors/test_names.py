@@ -222,6 +222,35 @@ def test_sparse_matrices() -> None:
         genesis.sparse_csr_tensor([0, 2, 1], [0, 1], [1.0, 1.0], (2, 3))
 
 
+def test_sparse_blocks() -> None:
+    """Tensors whose last dimensions are dense: gradients of tables, features of few nodes."""
+    full = np.zeros((4, 3, 2), np.float32)
+    full[1, 2], full[3, 0] = [5.0, 0.0], [1.0, 2.0]
+    results = []
+    for m in BOTH:
+        values = m.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+        x = m.sparse_coo_tensor(m.tensor([[2, 0, 2]]), values, (4, 2))
+        assert (x.sparse_dim(), x.dense_dim(), tuple(x.shape)) == (1, 1, (4, 2))
+        (x.to_dense() ** 2).sum().backward()
+        merged = x.detach().coalesce()
+        both = (x.detach() + x.detach() * 2).coalesce()
+        found = [values.grad, merged.indices(), merged.values(), both.to_dense()]
+        for count in (1, 2, 3):
+            part = m.tensor(full).to_sparse(count)
+            found += [part.indices(), part.values(), part.to_dense()]
+            assert part.dense_dim() == 3 - count
+        sized = m.sparse_coo_tensor(m.tensor([[2, 0]]), m.ones(2, 3))
+        assert tuple(sized.shape) == (3, 3)
+        results.append([y.tolist() for y in found])
+    assert results[0] == results[1]
+    with pytest.raises(ValueError, match="is no sparse matrix"):
+        genesis.ones(2, 2).to_sparse(1) @ genesis.ones(2, 1)
+    with pytest.raises(ValueError, match="1 rows of indices and values of shape"):
+        genesis.sparse_coo_tensor([[0]], [[1.0, 2.0]], (2, 3))
+    with pytest.raises(ValueError, match="of which 1 and 2 dimensions are sparse"):
+        genesis.ones(2, 2).to_sparse(1) + genesis.ones(2, 2).to_sparse()
+
+
 PAIRS = {
     "Normal": [(0.5, 2.0), (-1.0, 0.7)], "LogNormal": [(0.5, 0.5), (0.1, 0.7)],
     "Laplace": [(0.5, 2.0)], "Gumbel": [(0.5, 2.0)], "HalfNormal": [(2.0,)],

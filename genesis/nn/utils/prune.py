@@ -7,7 +7,7 @@ channels that are taken out of shapes: see `genesis.compress`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from genesis import functional
@@ -18,20 +18,151 @@ from genesis.tensor.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
 
-#: From scores (of what is left) and how many to take away, which go.
-Scores = Callable[[Tensor], Tensor]
+
+class BasePruningMethod:
+    """A way to choose what is taken away; a subclass says how by `compute_mask`.
+
+    It gets a parameter and the mask so far, and gives a mask. Of one that was pruned before, an
+    "unstructured" method gets what is left, as a vector.
+    """
+
+    PRUNING_TYPE = "unstructured"
+
+    def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
+        """1 for what is kept, 0 for the rest."""
+        raise NotImplementedError(f"{type(self).__name__} has no compute_mask")
+
+    def prune(
+        self, t: Tensor, default_mask: Tensor | None = None, importance_scores: Tensor | None = None
+    ) -> Tensor:
+        """A tensor with zeros for what is taken away."""
+        mask = creation.ones_like(t) if default_mask is None else default_mask
+        return t * self.compute_mask(t if importance_scores is None else importance_scores, mask)
+
+    @classmethod
+    def apply(
+        cls,
+        module: Module,
+        name: str,
+        *args: Any,
+        importance_scores: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BasePruningMethod:
+        """Prune a parameter of a module; the other arguments are those of the method."""
+        method, given = cls(*args, **kwargs), importance_scores
+        with no_grad():
+            x = _whole(module, name).detach() if given is None else given
+            _masked(module, name, method._of_what_is_left(x, _mask(module, name)))
+        return method
+
+    def _of_what_is_left(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.PRUNING_TYPE != "unstructured" or bool((mask != 0).all()):
+            return self.compute_mask(x, mask)
+        left = mask != 0
+        found = mask.clone()
+        found[left] = self.compute_mask(x[left], mask[left]).to(mask.dtype)
+        return found
+
+
+class _ByScores(BasePruningMethod):
+    """Those of least score go: a share of what is left, or an integer for so many."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = amount
+
+    def _scores(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
+        """1 for what is kept, 0 for the rest."""
+        x, mask = self._scores(t), default_mask
+        # Parts are told apart by what is left of them: a part without anything is gone.
+        others = tuple(d for d, n in enumerate(x.shape) if n == 1 and mask.shape[d] != 1)
+        left = functional.amax(mask, others, True) if others else mask
+        flat = functional.reshape(x, (-1,)), functional.reshape(left, (-1,))
+        kept = functional.reshape(_kept(*flat, self.amount), x.shape)
+        found: Tensor = functional.expand(kept, mask.shape)
+        return found
+
+
+class L1Unstructured(_ByScores):
+    """The elements of least size."""
+
+    def _scores(self, x: Tensor) -> Tensor:
+        found: Tensor = functional.abs(x)
+        return found
+
+
+class RandomUnstructured(_ByScores):
+    """Elements at random."""
+
+    def _scores(self, x: Tensor) -> Tensor:
+        return creation.rand_like(x)
+
+
+class LnStructured(_ByScores):
+    """The parts along a dimension whose norm of order `n` is least."""
+
+    PRUNING_TYPE = "structured"
+
+    def __init__(self, amount: float, n: float, dim: int = -1) -> None:
+        super().__init__(amount)
+        self.n, self.dim = n, dim
+
+    def _scores(self, x: Tensor) -> Tensor:
+        others = tuple(d for d in range(len(x.shape)) if d != self.dim % len(x.shape))
+        found: Tensor = functional.vector_norm(x, self.n, others, True)
+        return found
+
+
+class RandomStructured(_ByScores):
+    """Parts along a dimension at random."""
+
+    PRUNING_TYPE = "structured"
+
+    def __init__(self, amount: float, dim: int = -1) -> None:
+        super().__init__(amount)
+        self.dim = dim
+
+    def _scores(self, x: Tensor) -> Tensor:
+        shape = [1] * len(x.shape)
+        shape[self.dim] = x.shape[self.dim]
+        return creation.rand(*shape, device=x.device)
+
+
+class CustomFromMask(BasePruningMethod):
+    """What a mask says, by zeros."""
+
+    PRUNING_TYPE = "global"
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
+
+    def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
+        """What both masks keep."""
+        return default_mask * self.mask.to(default_mask.dtype)
+
+
+class Identity(BasePruningMethod):
+    """Nothing, but there is a mask."""
+
+    def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
+        """What was kept before."""
+        return default_mask
 
 
 def l1_unstructured(
     module: M, name: str, amount: float, importance_scores: Tensor | None = None
 ) -> M:
     """Take away the elements of least size: a share, or an integer for so many."""
-    return _pruned(module, name, amount, functional.abs, importance_scores)
+    L1Unstructured.apply(module, name, amount, importance_scores=importance_scores)
+    return module
 
 
 def random_unstructured(module: M, name: str, amount: float) -> M:
     """Take away elements at random: a share, or an integer for so many."""
-    return _pruned(module, name, amount, creation.rand_like)
+    RandomUnstructured.apply(module, name, amount)
+    return module
 
 
 def ln_structured(
@@ -43,70 +174,45 @@ def ln_structured(
     importance_scores: Tensor | None = None,
 ) -> M:
     """Take away the parts along a dimension whose norm of order `n` is least."""
-
-    def norms(x: Tensor) -> Tensor:
-        others = tuple(d for d in range(len(x.shape)) if d != dim % len(x.shape))
-        found: Tensor = functional.vector_norm(x, n, others, True)
-        return found
-
-    return _pruned(module, name, amount, norms, importance_scores)
+    LnStructured.apply(module, name, amount, n, dim, importance_scores=importance_scores)
+    return module
 
 
 def random_structured(module: M, name: str, amount: float, dim: int) -> M:
     """Take away parts along a dimension at random."""
-
-    def drawn(x: Tensor) -> Tensor:
-        shape = [1] * len(x.shape)
-        shape[dim] = x.shape[dim]
-        return creation.rand(*shape, device=x.device)
-
-    return _pruned(module, name, amount, drawn)
+    RandomStructured.apply(module, name, amount, dim)
+    return module
 
 
 def custom_from_mask(module: M, name: str, mask: Tensor) -> M:
     """Take away what a mask says, by zeros."""
-    return _masked(module, name, mask)
+    CustomFromMask.apply(module, name, mask)
+    return module
 
 
 def identity(module: M, name: str) -> M:
     """Take nothing away, but have the mask."""
-    return _masked(module, name, creation.ones_like(getattr(module, name).detach()))
-
-
-class L1Unstructured:
-    """For `global_unstructured`: the elements of least size."""
-
-    scores: Scores = staticmethod(functional.abs)
-
-
-class RandomUnstructured:
-    """For `global_unstructured`: elements at random."""
-
-    scores: Scores = staticmethod(creation.rand_like)
+    Identity.apply(module, name)
+    return module
 
 
 def global_unstructured(
     parameters: Iterable[tuple[Module, str]],
-    pruning_method: type[L1Unstructured] | type[RandomUnstructured],
+    pruning_method: type[BasePruningMethod],
     importance_scores: dict[tuple[Module, str], Tensor] | None = None,
-    *,
-    amount: float,
+    **kwargs: Any,
 ) -> None:
-    """Take elements of several parameters away, those of least score among all of them."""
+    """Take elements of several parameters away, chosen among those of all of them together."""
     wanted, given = list(parameters), importance_scores or {}
+    if pruning_method.PRUNING_TYPE != "unstructured":
+        raise TypeError(f"{pruning_method.__name__} is not unstructured: it needs one parameter")
     with no_grad():
-        scores, masks = [], []
-        for module, name in wanted:
-            x = given.get((module, name))
-            x = pruning_method.scores(_whole(module, name).detach()) if x is None else x
-            masks.append(_mask(module, name))
-            scores.append(functional.reshape(x, (-1,)))
-        left = functional.cat([functional.reshape(m, (-1,)) for m in masks])
-        kept = _kept(functional.cat(scores), left, amount)
-        sizes = [m.numel() for m in masks]
-        for (module, name), part, mask in zip(
-            wanted, functional.split(kept, sizes), masks, strict=True
-        ):
+        masks = [_mask(*place) for place in wanted]
+        values = [given.get(place, _whole(*place).detach()) for place in wanted]
+        flat = [functional.cat([functional.reshape(x, (-1,)) for x in g]) for g in (values, masks)]
+        kept = pruning_method(**kwargs)._of_what_is_left(*flat)
+        parts = functional.split(kept, [m.numel() for m in masks])
+        for (module, name), part, mask in zip(wanted, parts, masks, strict=True):
             _masked(module, name, functional.reshape(part, mask.shape))
 
 
@@ -163,18 +269,6 @@ def _product(module: Module, name: str) -> Tensor:
     return found
 
 
-def _pruned(module: M, name: str, amount: float, scores: Scores, given: Tensor | None = None) -> M:
-    with no_grad():
-        mask = _mask(module, name)
-        x = scores(_whole(module, name).detach() if given is None else given)
-        # Parts are told apart by what is left of them: a part without anything is gone.
-        others = tuple(d for d, n in enumerate(x.shape) if n == 1 and mask.shape[d] != 1)
-        left = functional.amax(mask, others, True) if others else mask
-        kept = _kept(functional.reshape(x, (-1,)), functional.reshape(left, (-1,)), amount)
-        kept = functional.reshape(kept, x.shape)
-        return _masked(module, name, functional.expand(kept, mask.shape))
-
-
 def _kept(scores: Tensor, left: Tensor, amount: float) -> Tensor:
     """1 for what is kept of what is left, 0 for the rest."""
     there = int(left.sum().item())
@@ -210,7 +304,8 @@ def _masked(module: M, name: str, mask: Tensor) -> M:
 
 
 __all__ = [
-    "L1Unstructured", "RandomUnstructured", "custom_from_mask", "global_unstructured", "identity",
+    "BasePruningMethod", "CustomFromMask", "Identity", "L1Unstructured", "LnStructured",
+    "RandomStructured", "RandomUnstructured", "custom_from_mask", "global_unstructured", "identity",
     "is_pruned", "l1_unstructured", "ln_structured", "random_structured", "random_unstructured",
     "remove",
 ]  # fmt: skip

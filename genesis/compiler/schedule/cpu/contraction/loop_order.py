@@ -117,7 +117,11 @@ def _nonzero_where(factor: Node) -> Iterator[Node]:
         *_, condition, other = factor.inputs
     elif factor.op is ops.WHERE:
         condition, then, other = factor.inputs
-        yield from _nonzero_where(then)
+        if is_const(other, 0):
+            yield from _nonzero_where(then)
+        else:  # a piece of several, as of a concatenation: zero where all of them are
+            elsewhere = set(_nonzero_where(other))
+            yield from (c for c in _nonzero_where(then) if c in elsewhere)
     else:
         return
     if is_const(other, 0):
