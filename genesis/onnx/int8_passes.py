@@ -17,6 +17,8 @@ from genesis.onnx.text_codes import MOVES
 
 #: Filters that are too few for a block of them.
 FEW = 16
+#: Products of numbers of nine bits whose sums floats hold exactly.
+EXACT = (1 << 24) // (255 * 255)
 #: Products whose factors may be quantised, and what computes them of bytes then.
 _PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul"}
 
@@ -92,7 +94,7 @@ def _are_bytes(graph: Graph, step: NodeStep, found: list[NodeStep | None]) -> bo
     along = scale.size == 1 or w.options.get("axis", 1) % weight.ndim == axis
     given = graph.inputs  # constants that callers may replace
     fixed = not any(n in given for n in (*w.inputs, *x.inputs[1:]))
-    sizes = weight.ndim == 4 or (step.kind == "MatMul" and weight.ndim == 2)
+    sizes = (step.kind == "Conv" and weight.ndim >= 3) or (step.kind == "MatMul" and weight.ndim == 2)
     shifts = [v.dtype for v in (*scales[1:], shift) if v is not None]
     narrow = all(d in (np.int8, np.uint8) for d in (weight.dtype, *shifts)) and len(scales) == 2
     return bool(along and fixed and sizes and narrow and scale.dtype == np.float32)
@@ -142,9 +144,9 @@ def apart(numbers: Any, bits: int) -> Any:
 
 #: Of operators on bytes: which inputs the weights are, and their zero point.
 _WEIGHTS = {
-    "MatMulInteger": (1, 3), "MatMulIntegerToFloat": (1, 5), "ConvInteger": (1, 3),
-    "QLinearMatMul": (3, 5), "QLinearConv": (3, 5), "DynamicQuantizeMatMul": (1, 3),
-    "DynamicQuantizeLSTM": (1, 9), "QuantizedConv": (3, 5), "QuantizedMatMul": (3, 5),
+    "MatMulInteger": (1, 3), "MatMulIntegerToFloat": (1, 5),
+    "QLinearMatMul": (3, 5), "DynamicQuantizeMatMul": (1, 3), "DynamicQuantizeLSTM": (1, 9),
+    "QuantizedMatMul": (3, 5),
 }  # fmt: skip
 
 
@@ -181,25 +183,57 @@ def _rename(step: NodeStep, names: dict[int, str]) -> None:
 def sum_weights(graph: Graph, _: GraphBuilder) -> None:
     """The sums of weights that zero points of what they multiply need, computed beforehand."""
     for step in graph.steps:
-        if step.domain == "genesis" and step.kind in _PRODUCTS.values():
-            weight = graph.constants[step.inputs[3]]
-            axes = (1, 2, 3) if step.kind == "QuantizedConv" else (0,)
+        if step.domain == "genesis" and step.kind == "QuantizedMatMul":
             name = f"{step.inputs[3]}.sums"
-            graph.constants[name] = weight.sum(axes, dtype=np.int32)
-            place = 7 if step.kind == "QuantizedConv" else 6
-            step.inputs = (*(*step.inputs, "", "")[:place], name)
+            graph.constants[name] = graph.constants[step.inputs[3]].sum(0, dtype=np.int32)
+            step.inputs = (*(*step.inputs, "")[:6], name)
 
 
-def pack_filters(graph: Graph, _: GraphBuilder) -> None:
-    """Filters of bytes as they are multiplied, where they have a sign and are of all channels."""
+#: Of convolutions of bytes: which inputs the filters are, and how many they have.
+_FILTERS = {
+    ("", "ConvInteger"): (1, 4), ("", "QLinearConv"): (3, 9), ("genesis", "QuantizedConv"): (3, 7)
+}  # fmt: skip
+
+
+def lay_filters(graph: Graph, _: GraphBuilder) -> None:
+    """Filters of bytes as they are multiplied, and their sums, which zero points need."""
     for step in graph.steps:
-        if step.kind != "QuantizedConv" or step.domain != "genesis":
+        if (step.domain, step.kind) not in _FILTERS:
             continue
-        weight, zero = graph.constants[step.inputs[3]], step.inputs[5]
-        whole = step.options.get("group", 1) == 1 and len(weight) >= FEW
-        if weight.dtype == np.int8 and not zero and whole:
-            laid = np.ascontiguousarray(packed(genesis.from_numpy(weight)).numpy())
-            name = f"{step.inputs[3]}.packed"
-            graph.constants[name] = laid
-            step.options = {**step.options, "channels": weight.shape[1]}
-            _rename(step, {3: name})
+        place, count = _FILTERS[step.domain, step.kind]
+        names = (*step.inputs, *("",) * count)[:count]
+        zero = names[place + 2]
+        if not all(_is_fixed(graph, n) for n in (names[place], zero) if n):
+            continue
+        weight = graph.constants[names[place]]
+        shift = graph.constants[zero] if zero else weight.dtype.type(0)
+        found = _laid(weight, shift.astype(np.int16), step.options.get("group", 1))
+        if found is None:
+            continue
+        given = [f"{names[place]}.{zero}.{part}" for part in ("laid", "zero", "sums")]
+        given = [n if value is not None else "" for n, value in zip(given, found, strict=True)]
+        graph.constants.update((n, v) for n, v in zip(given, found, strict=True) if n)
+        replaced = {place: given[0], place + 2: given[1]}
+        step.inputs = (*(replaced.get(k, n) for k, n in enumerate(names)), given[2])
+        step.options = {**step.options, "kernel_shape": list(weight.shape[2:])}
+        step.kind, step.domain = f"Laid{step.kind}", "genesis"
+        step.operator, step.host = find("genesis", step.kind, 1), None
+
+
+def _laid(weight: Any, zero: Any, group: int) -> tuple[Any, Any, Any] | None:
+    """Filters as they are multiplied, their zero point, if it is needed, and their sums."""
+    if weight.dtype not in (np.int8, np.uint8) or weight.ndim < 3 or len(weight) < FEW:
+        return None
+    wide = weight.astype(np.int16)
+    zero = zero.reshape(-1, *(1,) * (weight.ndim - 1))
+    sums = (wide - zero).sum(tuple(range(1, weight.ndim)), dtype=np.int32)
+    if group == len(weight) and weight.shape[1] == 1 and weight[0].size <= EXACT:
+        return np.moveaxis((wide - zero)[:, 0], 0, -1).astype(np.float32), None, sums
+    if group != 1:
+        return None
+    if weight.dtype == np.uint8:
+        wide, zero = wide - 128, zero - 128
+    if zero.any():
+        wide = np.concatenate([wide, np.ones_like(wide[:1])])
+    laid = np.ascontiguousarray(packed(genesis.from_numpy(wide.astype(np.int8))).numpy())
+    return laid, zero.reshape(-1).astype(np.int32) if zero.any() else None, sums
