@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-import genesis
 from genesis.compress import Codes, Format, Integer, from_codes
-from genesis.compress.int8_products import packed
+from genesis.compress.int8_products import packed_by_numpy
 from genesis.onnx.graph import Graph, GraphBuilder, NodeStep
 from genesis.onnx.registry import find
 from genesis.onnx.text_codes import MOVES
@@ -235,5 +234,5 @@ def _laid(weight: Any, zero: Any, group: int) -> tuple[Any, Any, Any] | None:
         wide, zero = wide - 128, zero - 128
     if zero.any():
         wide = np.concatenate([wide, np.ones_like(wide[:1])])
-    laid = np.ascontiguousarray(packed(genesis.from_numpy(wide.astype(np.int8))).numpy())
+    laid = packed_by_numpy(wide.astype(np.int8))
     return laid, zero.reshape(-1).astype(np.int32) if zero.any() else None, sums

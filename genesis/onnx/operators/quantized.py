@@ -110,8 +110,8 @@ def dynamic_quantize_linear(x: Any) -> Any:
     scale = (high - low) / 255
     scale = fn.where(scale == 0, fn.mul(scale, 0) + 1, scale)
     zero = fn.clamp(fn.round(-low / scale), 0, 255)
-    y = fn.clamp(fn.round(x / scale) + zero, 0, 255)
-    return y.to(dtypes.uint8), scale, zero.to(dtypes.uint8)
+    y = as_bytes(fn.round(x / scale) + zero, dtypes.uint8)
+    return y, scale, as_bytes(zero, dtypes.uint8)
 
 
 def _centred(x: Any, zero: Any, axis: int | None = None) -> Any:
