@@ -93,7 +93,7 @@ def _are_bytes(graph: Graph, step: NodeStep, found: list[NodeStep | None]) -> bo
     along = scale.size == 1 or w.options.get("axis", 1) % weight.ndim == axis
     given = graph.inputs  # constants that callers may replace
     fixed = not any(n in given for n in (*w.inputs, *x.inputs[1:]))
-    sizes = (step.kind == "Conv" and weight.ndim >= 3) or (step.kind == "MatMul" and weight.ndim == 2)
+    sizes = weight.ndim == 4 or (step.kind == "MatMul" and weight.ndim == 2)
     shifts = [v.dtype for v in (*scales[1:], shift) if v is not None]
     narrow = all(d in (np.int8, np.uint8) for d in (weight.dtype, *shifts)) and len(scales) == 2
     return bool(along and fixed and sizes and narrow and scale.dtype == np.float32)
@@ -236,3 +236,40 @@ def _laid(weight: Any, zero: Any, group: int) -> tuple[Any, Any, Any] | None:
         wide = np.concatenate([wide, np.ones_like(wide[:1])])
     laid = packed_by_numpy(wide.astype(np.int8))
     return laid, zero.reshape(-1).astype(np.int32) if zero.any() else None, sums
+
+
+#: What gives bytes, and may be told that they are an image.
+_QUANTISING = {
+    "QuantizeLinear", "DynamicQuantizeLinear", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
+    "QLinearLeakyRelu", "QLinearWhere", "QLinearConcat", "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+}  # fmt: skip
+#: What takes and gives images, and what gives an image of images.
+_OF_IMAGES = {
+    "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "QuantizedConv",
+    "ConvInteger", "QLinearConv", *(f"Laid{kind}" for _, kind in _FILTERS),
+}  # fmt: skip
+_ALIKE = _QUANTISING | {
+    "Add", "Sub", "Mul", "Div", "Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid",
+    "HardSwish", "Tanh", "DequantizeLinear", "Cast", "Concat", "Where",
+}  # fmt: skip
+
+
+def mark_images(graph: Graph, _: GraphBuilder) -> None:
+    """Say of bytes that are images that they are: they lie with channels last then.
+
+    Images are what convolutions take and give, and what is computed of them element by element.
+    """
+    images: set[str] = set()
+    found = -1
+    while found < len(images):
+        found = len(images)
+        for step in (*graph.steps, *reversed(graph.steps)):
+            ends = {n for n in (*step.inputs, *step.outputs[:1]) if n not in graph.constants}
+            if step.kind in _OF_IMAGES:
+                images |= {step.inputs[0], step.outputs[0]}
+            elif step.kind in _ALIKE and not images.isdisjoint(ends):
+                images |= ends
+    for step in graph.steps:
+        if step.kind in _QUANTISING and step.outputs[0] in images:
+            step.options = {**step.options, "image": 1}

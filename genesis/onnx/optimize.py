@@ -20,6 +20,7 @@ from genesis.onnx.int8_passes import (
     drop_roundings,
     fuse_quantized,
     lay_filters,
+    mark_images,
     pack_weights,
     sign_weights,
     sum_weights,
@@ -371,5 +372,6 @@ PASSES: dict[str, Callable[[Graph, GraphBuilder], None]] = {
     "sign_weights": sign_weights,
     "sum_weights": sum_weights,
     "lay_filters": lay_filters,
+    "mark_images": mark_images,
     "drop_unused": drop_unused,
 }

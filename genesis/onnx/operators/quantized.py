@@ -50,9 +50,12 @@ def _floats(x: Any) -> Any:
 @operator("QuantizeLinear")
 def quantize_linear(
     x: Any, scale: Operand, zero_point: Operand = None, *, axis: int = 1, block_size: int = 0,
-    output_dtype: int = 0, precision: int = 0, saturate: int = 1,
+    output_dtype: int = 0, precision: int = 0, saturate: int = 1, image: int = 0,
 ) -> Any:  # fmt: skip
-    """Numbers as integers: x / scale + zero_point, rounded and brought into range."""
+    """Numbers as integers: x / scale + zero_point, rounded and brought into range.
+
+    Those of an `image` lie in memory with channels last.
+    """
     kind = _kind(zero_point, output_dtype)
     scale, zero = _floats(scale), None if zero_point is None else _numbers(zero_point)
     y = x.to(dtypes.float32) / _along(scale, x, axis, block_size).to(dtypes.float32)
@@ -60,16 +63,16 @@ def quantize_linear(
     if not np.dtype(kind).name.startswith(("int", "uint")):
         return cast_on_host(as_host(y + shift), kind, bool(saturate))
     if kind in (np.int8, np.uint8):
-        return _nearest(fn.round(y) + shift, as_dtype(kind))
+        return _nearest(fn.round(y) + shift, as_dtype(kind), image)
     y = fn.round(y) + shift
     low, high = _range(kind)
     y = fn.clamp(y, low, high)
     return y.to(as_dtype(kind)) if is_ours(kind) else cast_on_host(as_host(y), kind)
 
 
-def _nearest(y: Any, dtype: Any) -> Any:
+def _nearest(y: Any, dtype: Any, image: int) -> Any:
     """Integers as bytes; of images with channels last in memory, as convolutions read them."""
-    if y.ndim != 4:
+    if y.ndim != 4 or not image:
         return as_bytes(y, dtype)
     return fn.permute(as_bytes(fn.permute(y, (0, 2, 3, 1)), dtype), (0, 3, 1, 2))
 
@@ -104,13 +107,13 @@ def dequantize_linear(
 
 
 @operator("DynamicQuantizeLinear")
-def dynamic_quantize_linear(x: Any) -> Any:
+def dynamic_quantize_linear(x: Any, *, image: int = 0) -> Any:
     """Numbers as bytes, with the scale and the zero point that their range asks for."""
     low, high = fn.clamp(fn.amin(x), max=0), fn.clamp(fn.amax(x), min=0)
     scale = (high - low) / 255
     scale = fn.where(scale == 0, fn.mul(scale, 0) + 1, scale)
     zero = fn.clamp(fn.round(-low / scale), 0, 255)
-    y = as_bytes(fn.round(x / scale) + zero, dtypes.uint8)
+    y = _nearest(fn.round(x / scale) + zero, dtypes.uint8, image)
     return y, scale, as_bytes(zero, dtypes.uint8)
 
 
@@ -183,8 +186,8 @@ def conv_integer(x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **optio
     return conv(_centred(x, x_zero), _centred(w, w_zero, 0), **options)
 
 
-def _requantized(y: Any, scale: Any, zero: Any) -> Any:
-    return _nearest(fn.round(y * scale) + zero.to(dtypes.float32), zero.dtype)
+def _requantized(y: Any, scale: Any, zero: Any, image: int = 0) -> Any:
+    return _nearest(fn.round(y * scale) + zero.to(dtypes.float32), zero.dtype, image)
 
 
 @operator("QLinearMatMul")
@@ -211,7 +214,7 @@ def qlinear_conv(
 def _requantized_conv(total: Any, b: Any, scale: Any, zero: Any) -> Any:
     along = (-1, *(1,) * (total.ndim - 2))
     total = total if b is None else total + b.reshape(*along)
-    return _requantized(total.to(dtypes.float32), scale.reshape(*along), zero)
+    return _requantized(total.to(dtypes.float32), scale.reshape(*along), zero, 1)
 
 
 # ---- what optimised graphs have: products of bytes that become floats
