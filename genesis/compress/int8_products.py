@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.compress.bit_packing import BLOCK, QUAD
@@ -29,11 +31,29 @@ def packed(weight: Any) -> Any:
     >>> packed(genesis.ones(40, 6, 3, 3, dtype=genesis.int8)).shape
     genesis.Size([2, 3, 3, 2, 32, 4])
     """
-    rows, channels, *taps = weight.shape
-    more = (*(0, 0) * len(taps), 0, -channels % QUAD, 0, -rows % BLOCK)
-    whole = functional.pad(weight, more) if any(more) else weight
-    whole = whole.reshape(-1, BLOCK, whole.shape[1] // QUAD, QUAD, *taps)
-    return functional.permute(whole, (0, *range(4, whole.ndim), 2, 1, 3))
+    more = _missing(weight)
+    whole = functional.pad(weight, [n for k in reversed(more) for n in (0, k)])
+    blocks, order = _blocks(whole)
+    return functional.permute(whole.reshape(*blocks), order)
+
+
+def packed_by_numpy(weight: Any) -> Any:
+    """The same of an array that no program need be compiled for."""
+    whole = np.pad(weight, [(0, n) for n in _missing(weight)])
+    blocks, order = _blocks(whole)
+    return np.ascontiguousarray(whole.reshape(blocks).transpose(order))
+
+
+def _missing(weight: Any) -> list[int]:
+    """How much whole blocks are larger, for each axis."""
+    return [-weight.shape[0] % BLOCK, -weight.shape[1] % QUAD, *(0,) * (weight.ndim - 2)]
+
+
+def _blocks(whole: Any) -> tuple[list[int], list[int]]:
+    """The shape of whole blocks, and the order of its axes as they are multiplied."""
+    rows, channels, *taps = whole.shape
+    shape = [rows // BLOCK, BLOCK, channels // QUAD, QUAD, *taps]
+    return shape, [0, *range(4, len(shape)), 2, 1, 3]
 
 
 def sums(

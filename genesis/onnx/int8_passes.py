@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-import genesis
 from genesis.compress import Codes, Format, Integer, from_codes
-from genesis.compress.int8_products import packed
+from genesis.compress.int8_products import packed_by_numpy
 from genesis.onnx.graph import Graph, GraphBuilder, NodeStep
 from genesis.onnx.registry import find
 from genesis.onnx.text_codes import MOVES
 
 #: Filters that are too few for a block of them.
 FEW = 16
+#: Products of numbers of nine bits whose sums floats hold exactly.
+EXACT = (1 << 24) // (255 * 255)
 #: Products whose factors may be quantised, and what computes them of bytes then.
 _PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul"}
 
@@ -142,9 +143,9 @@ def apart(numbers: Any, bits: int) -> Any:
 
 #: Of operators on bytes: which inputs the weights are, and their zero point.
 _WEIGHTS = {
-    "MatMulInteger": (1, 3), "MatMulIntegerToFloat": (1, 5), "ConvInteger": (1, 3),
-    "QLinearMatMul": (3, 5), "QLinearConv": (3, 5), "DynamicQuantizeMatMul": (1, 3),
-    "DynamicQuantizeLSTM": (1, 9), "QuantizedConv": (3, 5), "QuantizedMatMul": (3, 5),
+    "MatMulInteger": (1, 3), "MatMulIntegerToFloat": (1, 5),
+    "QLinearMatMul": (3, 5), "DynamicQuantizeMatMul": (1, 3), "DynamicQuantizeLSTM": (1, 9),
+    "QuantizedMatMul": (3, 5),
 }  # fmt: skip
 
 
@@ -181,25 +182,94 @@ def _rename(step: NodeStep, names: dict[int, str]) -> None:
 def sum_weights(graph: Graph, _: GraphBuilder) -> None:
     """The sums of weights that zero points of what they multiply need, computed beforehand."""
     for step in graph.steps:
-        if step.domain == "genesis" and step.kind in _PRODUCTS.values():
-            weight = graph.constants[step.inputs[3]]
-            axes = (1, 2, 3) if step.kind == "QuantizedConv" else (0,)
+        if step.domain == "genesis" and step.kind == "QuantizedMatMul":
             name = f"{step.inputs[3]}.sums"
-            graph.constants[name] = weight.sum(axes, dtype=np.int32)
-            place = 7 if step.kind == "QuantizedConv" else 6
-            step.inputs = (*(*step.inputs, "", "")[:place], name)
+            graph.constants[name] = graph.constants[step.inputs[3]].sum(0, dtype=np.int32)
+            step.inputs = (*(*step.inputs, "")[:6], name)
 
 
-def pack_filters(graph: Graph, _: GraphBuilder) -> None:
-    """Filters of bytes as they are multiplied, where they have a sign and are of all channels."""
+#: Of convolutions of bytes: which inputs the filters are, and how many they have.
+_FILTERS = {
+    ("", "ConvInteger"): (1, 4), ("", "QLinearConv"): (3, 9), ("genesis", "QuantizedConv"): (3, 7)
+}  # fmt: skip
+
+
+def lay_filters(graph: Graph, _: GraphBuilder) -> None:
+    """Filters of bytes as they are multiplied, and their sums, which zero points need."""
     for step in graph.steps:
-        if step.kind != "QuantizedConv" or step.domain != "genesis":
+        if (step.domain, step.kind) not in _FILTERS:
             continue
-        weight, zero = graph.constants[step.inputs[3]], step.inputs[5]
-        whole = step.options.get("group", 1) == 1 and len(weight) >= FEW
-        if weight.dtype == np.int8 and not zero and whole:
-            laid = np.ascontiguousarray(packed(genesis.from_numpy(weight)).numpy())
-            name = f"{step.inputs[3]}.packed"
-            graph.constants[name] = laid
-            step.options = {**step.options, "channels": weight.shape[1]}
-            _rename(step, {3: name})
+        place, count = _FILTERS[step.domain, step.kind]
+        names = (*step.inputs, *("",) * count)[:count]
+        zero = names[place + 2]
+        if not all(_is_fixed(graph, n) for n in (names[place], zero) if n):
+            continue
+        weight = graph.constants[names[place]]
+        shift = graph.constants[zero] if zero else weight.dtype.type(0)
+        found = _laid(weight, shift.astype(np.int16), step.options.get("group", 1))
+        if found is None:
+            continue
+        given = [f"{names[place]}.{zero}.{part}" for part in ("laid", "zero", "sums")]
+        given = [n if value is not None else "" for n, value in zip(given, found, strict=True)]
+        graph.constants.update((n, v) for n, v in zip(given, found, strict=True) if n)
+        replaced = {place: given[0], place + 2: given[1]}
+        step.inputs = (*(replaced.get(k, n) for k, n in enumerate(names)), given[2])
+        step.options = {**step.options, "kernel_shape": list(weight.shape[2:])}
+        step.kind, step.domain = f"Laid{step.kind}", "genesis"
+        step.operator, step.host = find("genesis", step.kind, 1), None
+
+
+def _laid(weight: Any, zero: Any, group: int) -> tuple[Any, Any, Any] | None:
+    """Filters as they are multiplied, their zero point, if it is needed, and their sums."""
+    if weight.dtype not in (np.int8, np.uint8) or weight.ndim < 3 or len(weight) < FEW:
+        return None
+    wide = weight.astype(np.int16)
+    zero = zero.reshape(-1, *(1,) * (weight.ndim - 1))
+    sums = (wide - zero).sum(tuple(range(1, weight.ndim)), dtype=np.int32)
+    if group == len(weight) and weight.shape[1] == 1 and weight[0].size <= EXACT:
+        return np.moveaxis((wide - zero)[:, 0], 0, -1).astype(np.float32), None, sums
+    if group != 1:
+        return None
+    if weight.dtype == np.uint8:
+        wide, zero = wide - 128, zero - 128
+    if zero.any():
+        wide = np.concatenate([wide, np.ones_like(wide[:1])])
+    laid = packed_by_numpy(wide.astype(np.int8))
+    return laid, zero.reshape(-1).astype(np.int32) if zero.any() else None, sums
+
+
+#: What gives bytes, and may be told that they are an image.
+_QUANTISING = {
+    "QuantizeLinear", "DynamicQuantizeLinear", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
+    "QLinearLeakyRelu", "QLinearWhere", "QLinearConcat", "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+}  # fmt: skip
+#: What takes and gives images, and what gives an image of images.
+_OF_IMAGES = {
+    "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "QuantizedConv",
+    "ConvInteger", "QLinearConv", *(f"Laid{kind}" for _, kind in _FILTERS),
+}  # fmt: skip
+_ALIKE = _QUANTISING | {
+    "Add", "Sub", "Mul", "Div", "Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid",
+    "HardSwish", "Tanh", "DequantizeLinear", "Cast", "Concat", "Where",
+}  # fmt: skip
+
+
+def mark_images(graph: Graph, _: GraphBuilder) -> None:
+    """Say of bytes that are images that they are: they lie with channels last then.
+
+    Images are what convolutions take and give, and what is computed of them element by element.
+    """
+    images: set[str] = set()
+    found = -1
+    while found < len(images):
+        found = len(images)
+        for step in (*graph.steps, *reversed(graph.steps)):
+            ends = {n for n in (*step.inputs, *step.outputs[:1]) if n not in graph.constants}
+            if step.kind in _OF_IMAGES:
+                images |= {step.inputs[0], step.outputs[0]}
+            elif step.kind in _ALIKE and not images.isdisjoint(ends):
+                images |= ends
+    for step in graph.steps:
+        if step.kind in _QUANTISING and step.outputs[0] in images:
+            step.options = {**step.options, "image": 1}

@@ -19,7 +19,8 @@ from genesis.onnx.graph import Graph, GraphBuilder, NodeStep, note_last_uses, re
 from genesis.onnx.int8_passes import (
     drop_roundings,
     fuse_quantized,
-    pack_filters,
+    lay_filters,
+    mark_images,
     pack_weights,
     sign_weights,
     sum_weights,
@@ -370,6 +371,7 @@ PASSES: dict[str, Callable[[Graph, GraphBuilder], None]] = {
     "fold_batch_norms": fold_batch_norms,
     "sign_weights": sign_weights,
     "sum_weights": sum_weights,
-    "pack_filters": pack_filters,
+    "lay_filters": lay_filters,
+    "mark_images": mark_images,
     "drop_unused": drop_unused,
 }

@@ -117,7 +117,7 @@ def test_pairs_become_products_of_bytes(kernel, zero):
     proto = quantised(rng, (4, 16, 32), kernel, zero)
     session = InferenceSession(proto.SerializeToString())
     kinds = [step.kind for step in session._model.graph.steps]
-    assert kinds.count("QuantizedConv") == 2 and kinds.count("QuantizedMatMul") == 1
+    assert kinds.count("LaidQuantizedConv") == 2 and kinds.count("QuantizedMatMul") == 1
     feed = {"x": rng.standard_normal((1, 4, 11, 11)).astype("f")}
     (found,), (expected,) = session.run(None, feed), other(proto, feed)
     step = 0.05 * 0.01 * 32  # one number quantised the other way, at a tie
@@ -156,7 +156,7 @@ def test_passes_can_be_chosen():
     builder = GraphBuilder(proto, "model", lambda tensor: None)
     graph = builder.graph(proto.graph)
     optimize.optimize(graph, builder, ["drop_copies"])
-    assert "QuantizedConv" not in [step.kind for step in graph.steps]
+    assert "LaidQuantizedConv" not in [step.kind for step in graph.steps]
     with pytest.raises(ValueError, match="no pass"):
         optimize.optimize(graph, builder, ["odd"])
 

@@ -5,6 +5,7 @@ Numbers of few bits are read faster than the wider ones that are computed with.
 
 from __future__ import annotations
 
+from genesis.compiler.fuse import cost
 from genesis.ir import ops
 from genesis.ir.node import Node
 
@@ -30,6 +31,29 @@ def is_decoded(n: Node) -> bool:
             shared = shared or (m.op is ops.EXPAND and m.inputs[0].shape != m.shape)
             stack += [(i, shared) for i in m.inputs]
         elif not shared:
+            return False
+    return found
+
+
+def is_near_bytes(n: Node) -> bool:
+    """Whether a value is integers of 8 bits, and less than a load's price of arithmetic.
+
+    So are quantised numbers less their zero point, times their scale.
+    """
+    found, arithmetic, stack, seen = False, 0, [n], set[Node]()
+    while stack:
+        m = stack.pop()
+        if m in seen or cost.count(m.shape) < cost.count(n.shape):
+            continue
+        seen.add(m)
+        if m.dtype.is_integer and m.dtype.itemsize == 1:
+            found = True
+        elif m.op.is_elementwise or m.op.is_movement:
+            arithmetic += cost.price(m) if m.op.is_elementwise else 0
+            stack += m.inputs
+        else:
+            return False
+        if arithmetic > cost.LOAD_PRICE:
             return False
     return found
 

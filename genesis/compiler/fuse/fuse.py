@@ -35,6 +35,7 @@ from genesis.compiler.fuse.concatenation import between, pieces
 from genesis.compiler.fuse.conversions import (
     is_computed,
     is_decoded,
+    is_near_bytes,
     of_bytes,
     of_halves,
     to_halves,
@@ -365,6 +366,8 @@ class _Fuser:
             halves = self.fusing.widen_where_used and of_halves(n)
             if of_bytes(n.inputs[0]) or halves:
                 return True  # if it must lie in memory, then narrow
+        if n.op.is_elementwise and n.dtype.itemsize > 1 and is_near_bytes(n):
+            return True
         if any(self.repeats(n, g, d) for g, d in uses):
             return False
         evaluations = sum(cost.points(axes_of(d.at)) for _, d in uses) / max(1, cost.count(n.shape))

@@ -103,10 +103,10 @@ def _number(x: Any, scale: Any, zero: Any) -> Any:
 def _binary(function: Any) -> Any:
     def computed(
         a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any,
-        zero: Any = None,
+        zero: Any = None, *, image: int = 0,
     ) -> Any:  # fmt: skip
         y = function(_number(a, a_scale, a_zero), _number(b, b_scale, b_zero))
-        return quantized.quantize_linear(y, scale, zero)
+        return quantized.quantize_linear(y, scale, zero, image=image)
 
     return computed
 
@@ -119,11 +119,11 @@ def _unary(function: Any) -> Any:
     """An operator of quantised numbers, quantised: what floats would give."""
 
     def computed(
-        x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, **options: Any
-    ) -> Any:
-        return quantized.quantize_linear(
-            function(_number(x, x_scale, x_zero), **options), scale, zero
-        )
+        x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, image: int = 0,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        y = function(_number(x, x_scale, x_zero), **options)
+        return quantized.quantize_linear(y, scale, zero, image=image)
 
     return computed
 
@@ -156,11 +156,11 @@ operator("QLinearGlobalAveragePool", domain=_MS)(_unary(_with_channels_first(glo
 @operator("QLinearWhere", domain=_MS)
 def qlinear_where(
     condition: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any,
-    scale: Any, zero: Any = None,
+    scale: Any, zero: Any = None, *, image: int = 0,
 ) -> Any:  # fmt: skip
     """Elements of one or the other, quantised alike."""
     y = fn.where(condition, _number(a, a_scale, a_zero), _number(b, b_scale, b_zero))
-    return quantized.quantize_linear(y, scale, zero)
+    return quantized.quantize_linear(y, scale, zero, image=image)
 
 
 @operator("QGemm", domain=_MS)
@@ -226,7 +226,7 @@ def _whole(x: Any) -> Any:
 
 
 @operator("QLinearConcat", domain=_MS)
-def qlinear_concat(scale: Any, zero: Any, *parts: Any, axis: int) -> Any:
+def qlinear_concat(scale: Any, zero: Any, *parts: Any, axis: int, image: int = 0) -> Any:
     """Quantised tensors one after the other, with a common scale."""
     numbers = [_number(*parts[k : k + 3]) for k in range(0, len(parts), 3)]
-    return quantized.quantize_linear(fn.cat(numbers, axis), scale, zero)
+    return quantized.quantize_linear(fn.cat(numbers, axis), scale, zero, image=image)

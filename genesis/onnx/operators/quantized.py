@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,12 @@ def _floats(x: Any) -> Any:
 @operator("QuantizeLinear")
 def quantize_linear(
     x: Any, scale: Operand, zero_point: Operand = None, *, axis: int = 1, block_size: int = 0,
-    output_dtype: int = 0, precision: int = 0, saturate: int = 1,
+    output_dtype: int = 0, precision: int = 0, saturate: int = 1, image: int = 0,
 ) -> Any:  # fmt: skip
-    """Numbers as integers: x / scale + zero_point, rounded and brought into range."""
+    """Numbers as integers: x / scale + zero_point, rounded and brought into range.
+
+    Those of an `image` lie in memory with channels last.
+    """
     kind = _kind(zero_point, output_dtype)
     scale, zero = _floats(scale), None if zero_point is None else _numbers(zero_point)
     y = x.to(dtypes.float32) / _along(scale, x, axis, block_size).to(dtypes.float32)
@@ -60,16 +63,16 @@ def quantize_linear(
     if not np.dtype(kind).name.startswith(("int", "uint")):
         return cast_on_host(as_host(y + shift), kind, bool(saturate))
     if kind in (np.int8, np.uint8):
-        return _nearest(fn.round(y) + shift, as_dtype(kind))
+        return _nearest(fn.round(y) + shift, as_dtype(kind), image)
     y = fn.round(y) + shift
     low, high = _range(kind)
     y = fn.clamp(y, low, high)
     return y.to(as_dtype(kind)) if is_ours(kind) else cast_on_host(as_host(y), kind)
 
 
-def _nearest(y: Any, dtype: Any) -> Any:
+def _nearest(y: Any, dtype: Any, image: int) -> Any:
     """Integers as bytes; of images with channels last in memory, as convolutions read them."""
-    if y.ndim != 4:
+    if y.ndim != 4 or not image:
         return as_bytes(y, dtype)
     return fn.permute(as_bytes(fn.permute(y, (0, 2, 3, 1)), dtype), (0, 3, 1, 2))
 
@@ -104,14 +107,14 @@ def dequantize_linear(
 
 
 @operator("DynamicQuantizeLinear")
-def dynamic_quantize_linear(x: Any) -> Any:
+def dynamic_quantize_linear(x: Any, *, image: int = 0) -> Any:
     """Numbers as bytes, with the scale and the zero point that their range asks for."""
     low, high = fn.clamp(fn.amin(x), max=0), fn.clamp(fn.amax(x), min=0)
     scale = (high - low) / 255
     scale = fn.where(scale == 0, fn.mul(scale, 0) + 1, scale)
     zero = fn.clamp(fn.round(-low / scale), 0, 255)
-    y = fn.clamp(fn.round(x / scale) + zero, 0, 255)
-    return y.to(dtypes.uint8), scale, zero.to(dtypes.uint8)
+    y = _nearest(fn.round(x / scale) + zero, dtypes.uint8, image)
+    return y, scale, as_bytes(zero, dtypes.uint8)
 
 
 def _centred(x: Any, zero: Any, axis: int | None = None) -> Any:
@@ -126,19 +129,15 @@ def _centred(x: Any, zero: Any, axis: int | None = None) -> Any:
     return wide - zero.to(dtypes.int32)
 
 
-#: Bytes that one instruction multiplies and adds up, and columns that lie together in quadruples.
-_QUAD, _COLUMNS = 4, 32
-#: Filters from which on windows that lie in memory are worth it, where they overlap.
-_MANY = 16
+#: Columns that lie together in quadruples, which one instruction multiplies and adds up.
+_COLUMNS = 32
 
 
-def _byte_product(
-    a: Any, a_zero: Any, b: Any, b_zero: Any, rows: Any = None, columns: Any = None
-) -> Any:
+def _byte_product(a: Any, a_zero: Any, b: Any, b_zero: Any, columns: Any = None) -> Any:
     """The sum of (a - a_zero)(b - b_zero), a (.., M, K) and b (K, N), of bytes as they are.
 
     Zero points are one, or one for each row and column. What they add is known from the sums of
-    `rows` and `columns`, which are given or computed.
+    rows and of `columns`, which are given or computed.
     """
     wide, k, n = dtypes.int32, a.shape[-1], b.shape[-1]
     if a.dtype is b.dtype is dtypes.uint8:  # the instruction wants one factor with a sign
@@ -153,7 +152,7 @@ def _byte_product(
         sums = fn.sum(b.to(wide), 0, dtype=wide) if columns is None else columns
         total = total - of_a * sums
     if of_b is not None:
-        sums = fn.sum(a.to(wide), -1, dtype=wide) if rows is None else rows
+        sums = fn.sum(a.to(wide), -1, dtype=wide)
         total = total - of_b * fn.unsqueeze(sums, -1)
     return total if of_a is None or of_b is None else total + of_a * of_b * k
 
@@ -184,49 +183,11 @@ def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> An
 @operator("ConvInteger")
 def conv_integer(x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **options: Any) -> Any:
     """The convolution of bytes, exactly."""
-    if _suits_bytes(x, w, options):
-        return _byte_conv(x, w, x_zero, w_zero, **options)
     return conv(_centred(x, x_zero), _centred(w, w_zero, 0), **options)
 
 
-def _suits_bytes(x: Any, w: Any, options: Mapping[str, Any]) -> bool:
-    """Whether a convolution is best a product of bytes: of pixels, or with many filters."""
-    if x.ndim != 4 or options.get("group", 1) != 1 or not all(isinstance(n, int) for n in x.shape):
-        return False
-    pixels = tuple(w.shape[2:]) == (1, 1) and not any(options.get("pads") or ())
-    return w.shape[1] * w.shape[2] * w.shape[3] % _QUAD == 0 and (pixels or w.shape[0] >= _MANY)
-
-
-def _byte_conv(
-    x: Any, w: Any, x_zero: Any, w_zero: Any, sums: Any = None, *, kernel_shape: Any = None,
-    strides: Any = None, dilations: Any = None, pads: Any = None, group: int = 1,
-    auto_pad: str = "NOTSET",
-) -> Any:  # fmt: skip
-    """A convolution of images of bytes as a product: windows are the columns of a matrix."""
-    from genesis import ones
-
-    filters, kernel = w.shape[0], list(w.shape[2:])
-    steps, gaps, ends = windows(x.shape, kernel, strides, dilations, pads, auto_pad)
-
-    def columns(image: Any) -> Any:
-        """Channels, taps, images, places."""
-        y = padded(image, ends)
-        for k in range(2):
-            y = Tensor(nd.windows(y.array, 2 + k, kernel[k], steps[k], gaps[k]))
-        return fn.permute(y, (1, 4, 5, 0, 2, 3))
-
-    right = columns(x)
-    if x_zero is not None and any(before or after for before, after in ends):
-        inside = columns(ones(1, 1, *x.shape[2:], dtype=dtypes.bool_))
-        right = fn.where(inside, right, x_zero.reshape(()))
-    places = right.shape[3:]
-    matrix = right.reshape(w[0].numel(), -1)
-    total = _byte_product(w.reshape(filters, -1), w_zero, matrix, x_zero, rows=sums)
-    return fn.transpose(total.reshape(filters, *places), 0, 1)
-
-
-def _requantized(y: Any, scale: Any, zero: Any) -> Any:
-    return _nearest(fn.round(y * scale) + zero.to(dtypes.float32), zero.dtype)
+def _requantized(y: Any, scale: Any, zero: Any, image: int = 0) -> Any:
+    return _nearest(fn.round(y * scale) + zero.to(dtypes.float32), zero.dtype, image)
 
 
 @operator("QLinearMatMul")
@@ -247,13 +208,13 @@ def qlinear_conv(
 ) -> Any:  # fmt: skip
     """A convolution of quantised images, quantised."""
     total = conv_integer(x, w, x_zero, w_zero, **options)
-    if b is not None:
-        total = total + b.reshape(1, -1, *(1,) * (x.ndim - 2))
-    total = total.to(dtypes.float32)
-    scale = x_scale * w_scale / y_scale
-    if scale.numel() > 1:
-        scale = scale.reshape(1, -1, *(1,) * (x.ndim - 2))
-    return _requantized(total, scale, y_zero)
+    return _requantized_conv(total, b, x_scale * w_scale / y_scale, y_zero)
+
+
+def _requantized_conv(total: Any, b: Any, scale: Any, zero: Any) -> Any:
+    along = (-1, *(1,) * (total.ndim - 2))
+    total = total if b is None else total + b.reshape(*along)
+    return _requantized(total.to(dtypes.float32), scale.reshape(*along), zero, 1)
 
 
 # ---- what optimised graphs have: products of bytes that become floats
@@ -271,26 +232,73 @@ def quantized_matmul(
 @operator("QuantizedConv", domain="genesis")
 def quantized_conv(
     x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any = None, b: Any = None,
-    sums: Any = None, *, channels: int = 0, **options: Any,
+    **options: Any,
 ) -> Any:  # fmt: skip
-    """A convolution of quantised images, as floats.
+    """A convolution of quantised images, as floats."""
+    plain = dequantize_linear(x, x_scale, x_zero)
+    return conv(plain, dequantize_linear(w, w_scale, w_zero, axis=0), b, **options)
 
-    Where `channels` are given, the weight is packed (`genesis.compress.int8_products`).
+
+@operator("LaidConvInteger", domain="genesis")
+def laid_conv_integer(
+    x: Any, w: Any, x_zero: Any, w_zero: Any, sums: Any, *, group: int = 1, kernel_shape: Any,
+    strides: Any = None, dilations: Any = None, pads: Any = None, auto_pad: str = "NOTSET",
+) -> Any:  # fmt: skip
+    """The convolution of bytes, exactly, with filters that lie as they are multiplied.
+
+    They are of one channel each, (*taps, channels), as floats that hold the sums; or of all, packed
+    (`genesis.compress.int8_products`). If those have a zero point, the last filter is of ones: what
+    it gives is what the zero point adds.
     """
-    along = (-1, *(1,) * (x.ndim - 2))
-    if not channels:
-        plain = dequantize_linear(x, x_scale, x_zero)
-        return conv(plain, dequantize_linear(w, w_scale, w_zero, axis=0), b, **options)
-    zero = x_zero.reshape(())
+    steps, gaps, ends = windows(x.shape, kernel_shape, strides, dilations, pads, auto_pad)
+    zero: Any = 0 if x_zero is None else x_zero.reshape(())
+    if w.ndim < x.ndim:
+        y = _of_one_channel(x, zero, w, steps, gaps, ends).to(dtypes.int32)
+        return fn.movedim(y, -1, 1)
     if x.dtype is dtypes.int8:  # the instruction wants one factor without a sign
-        x, zero = (x ^ -128).view(dtypes.uint8), (zero ^ -128).view(dtypes.uint8)
-    given = [options.get(name) for name in ("strides", "dilations", "pads")]
-    how = options.get("auto_pad", "NOTSET")
-    steps, gaps, ends = windows(x.shape, list(w.shape[1:3]), given[0], given[1], given[2], how)
-    image = fn.permute(x, (0, 2, 3, 1))
-    total = byte_sums(image, w, sums.shape[0], steps, gaps, ends, zero)
-    total = (total - zero.to(dtypes.int32) * sums).to(dtypes.float32)
-    total = fn.permute(total * (x_scale.reshape(()) * w_scale), (0, 3, 1, 2))
+        x, zero = (x ^ -128).view(dtypes.uint8), (zero ^ -128)
+        zero = zero.view(dtypes.uint8) if isinstance(zero, Tensor) else 128
+    rows = sums.shape[0]
+    image, more = fn.movedim(x, 1, -1), 0 if w_zero is None else 1
+    total = byte_sums(image, w, rows + more, steps, gaps, ends, zero)
+    if w_zero is not None:
+        ones = fn.narrow(total, -1, rows, 1)
+        total = fn.narrow(total, -1, 0, rows) - ones * w_zero.to(dtypes.int32)
+    wide = zero.to(dtypes.int32) if isinstance(zero, Tensor) else zero
+    return fn.movedim(total - wide * sums, -1, 1)
+
+
+def _of_one_channel(
+    x: Any, zero: Any, w: Any, steps: Sequence[int], gaps: Sequence[int], ends: Sequence[Any]
+) -> Any:
+    """The sums of windows of each channel, channels last."""
+    rank, wide = x.ndim - 2, dtypes.float32
+    y = padded(x.to(wide) - (zero.to(wide) if isinstance(zero, Tensor) else zero), ends)
+    y = fn.movedim(y, 1, -1)
+    for k in range(rank):
+        y = Tensor(nd.windows(y.array, 1 + k, w.shape[k], steps[k], gaps[k]))
+    return fn.sum(y * fn.movedim(w, -1, 0), tuple(range(-rank, 0)))
+
+
+@operator("LaidQLinearConv", domain="genesis")
+def laid_qlinear_conv(
+    x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, y_scale: Any, y_zero: Any,
+    b: Any, sums: Any, **options: Any,
+) -> Any:  # fmt: skip
+    """A convolution of quantised images, quantised."""
+    total = laid_conv_integer(x, w, x_zero, w_zero, sums, **options)
+    return _requantized_conv(total, b, x_scale * w_scale / y_scale, y_zero)
+
+
+@operator("LaidQuantizedConv", domain="genesis")
+def laid_quantized_conv(
+    x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, b: Any, sums: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """A convolution of quantised images, as floats."""
+    along = (-1, *(1,) * (x.ndim - 2))
+    total = laid_conv_integer(x, w, x_zero, w_zero, sums, **options).to(dtypes.float32)
+    total = total * (x_scale.reshape(()) * w_scale).reshape(*along)
     return total if b is None else total + b.reshape(*along)
 
 
