@@ -43,7 +43,15 @@ def errors(mesh: gd.Mesh) -> None:
     """Blocks are refused by name where all of an array is needed."""
     x = mesh.batch(nd.arange(6).reshape(3, 2))
     assert x.shape == (3 * mesh.size, 2)
-    for use in (x.numpy, (x + 1).numpy, lambda: genesis.jit(lambda y: y * 2)(x[1:])):
+    labels = genesis.Tensor(mesh.batch(nd.zeros(3, dtype="int64")))
+    eager = nn.functional.cross_entropy
+    for use in (
+        x.numpy,
+        (x + 1).numpy,
+        lambda: genesis.jit(lambda y: y * 2)(x[1:]),
+        lambda: eager(genesis.zeros(3 * mesh.size, 2), labels).item(),
+        lambda: genesis.zeros(4)[labels].tolist(),
+    ):
         try:
             use()
         except ValueError as error:
