@@ -253,7 +253,8 @@ class Mesh:
         if group.rank == 0:
             process_groups.notes().set(f"{name}/id", nccl.unique())
         known = process_groups.note(f"{name}/id")
-        return nccl.Communicator(backend.device, backend.pool, group.rank, group.size, known)
+        where = backend.device, backend.pool, group.rank, group.size
+        return nccl.Communicator(*where, known, group.lost, process_groups.TIMEOUT)
 
     def close(self) -> None:
         """Exchange nothing more on devices."""

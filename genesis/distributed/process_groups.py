@@ -344,6 +344,13 @@ class ProcessGroup:
                     f"for all {what}. {_ALIKE}"
                 )
 
+    def lost(self, cause: str) -> RankLost | None:
+        """The error to raise if a process of the group is lost, or there is a cause to think so."""
+        if not cause and is_broken():
+            cause = "they are not together any more"
+        cause = failure() or cause
+        return RankLost(f"collectives of {self.members}: {cause}") if cause else None
+
     # ---- collectives
     def _all_reduce(self, options: Options, xs: Sequence[Array]) -> Due:
         kind = xs[0].dtype
