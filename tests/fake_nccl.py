@@ -36,6 +36,7 @@ def at(address: int, kind: str, count: int) -> Any:
 class FakeNCCL:
     def __init__(self, driver: Any) -> None:
         self.driver, self.rank, self.size = driver, 0, 0
+        self.found = 0  # an error that is noticed while nobody calls
         self.called: Counter[str] = Counter()
         self.problems: list[str] = []
         self.messages: list[tuple[str, int]] = []
@@ -50,6 +51,7 @@ class FakeNCCL:
             "GetUniqueId": (ctypes.POINTER(Id),),
             "CommInitRank": (ctypes.POINTER(c_void_p), c_int, Id, c_int),
             "CommAbort": (c_void_p,),
+            "CommGetAsyncError": (c_void_p, ctypes.POINTER(c_int)),
             "GroupStart": (),
             "GroupEnd": (),
             "AllReduce": collective,
@@ -91,6 +93,10 @@ class FakeNCCL:
 
     def _CommAbort(self, handle: int) -> None:
         assert handle == HANDLE
+
+    def _CommGetAsyncError(self, handle: int, place: Any) -> None:
+        assert handle == HANDLE
+        place[0] = self.found
 
     def _GroupStart(self) -> None:
         assert self._group is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -18,7 +19,13 @@ from genesis import content_store as disk
 from genesis import ndarray as nd
 from genesis.distributed import process_groups
 from genesis.distributed.process_groups import ProcessGroup, RankLost
-from genesis.ir.numpy_library.collectives import PROCESS, Array, Due, Options
+from genesis.ir.numpy_library.collectives import (
+    PROCESS,
+    Array,
+    Due,
+    Options,
+    Sketch,
+)
 from genesis.ir.placement import MeshShape, Placement, Split, placed
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
@@ -246,7 +253,8 @@ class Mesh:
         if group.rank == 0:
             process_groups.notes().set(f"{name}/id", nccl.unique())
         known = process_groups.note(f"{name}/id")
-        return nccl.Communicator(backend.device, backend.pool, group.rank, group.size, known)
+        where = backend.device, backend.pool, group.rank, group.size
+        return nccl.Communicator(*where, known, group.lost, process_groups.TIMEOUT)
 
     def close(self) -> None:
         """Exchange nothing more on devices."""
@@ -254,23 +262,32 @@ class Mesh:
             link.close()
         self._links.clear()
 
-    def agree(self, title: str, lines: Sequence[str]) -> None:
+    def agree(self, title: str, lines: Sequence[str], whole: Sequence[Sketch] = ()) -> None:
         """Raise an error where another process comes with something else, in lines of text.
 
-        Processes that run different programs would wait for each other for ever.
+        Processes that run different programs would wait for each other for ever; those that have
+        other contents of what is `whole` would compute something else each.
         """
         if self.size == 1:
             return
         self._agreed += 1
         digest = sha256("\n".join(lines).encode()).hexdigest()
-        notes = self._notes(json.dumps([title, digest]).encode(), title, "digest")
+        notes = self._notes(json.dumps([title, digest, whole]).encode(), title, "digest")
         found = [json.loads(note) for note in notes]
-        other = next((k for k, (_, d) in enumerate(found) if d != digest), None)
-        if all(d == digest for _, d in found) or other is None:
-            return
-        texts = self._notes(zlib.compress("\n".join(lines).encode()), title, "lines")
-        theirs = zlib.decompress(texts[other]).decode().split("\n")
-        raise RuntimeError(_difference(self.rank, other, title, found[other][0], lines, theirs))
+        other = next((k for k, (_, d, _) in enumerate(found) if d != digest), None)
+        if other is not None:
+            texts = self._notes(zlib.compress("\n".join(lines).encode()), title, "lines")
+            theirs = zlib.decompress(texts[other]).decode().split("\n")
+            raise RuntimeError(_difference(self.rank, other, title, found[other][0], lines, theirs))
+        for number, k in itertools.product(range(len(whole)), range(1, self.size)):
+            (mine, a, size), (text, b, _) = (found[r][2][number] for r in (0, k))
+            if abs(a - b) > 1e-3 * size:
+                raise RuntimeError(
+                    f"{title!r}: every process has all of an array, but not the same:\n"
+                    f"  process 0: {mine}\n  process {k}: {text}\n"
+                    "Place models and their optimizers (genesis.distributed.place), give all "
+                    "processes the same settings and seeds, and rows that are theirs by mesh.batch"
+                )
 
     def in_turn(self, compile_: Callable[[], T]) -> T:
         """Compile the program that was agreed on: the first process of a host, then the others.

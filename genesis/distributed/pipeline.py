@@ -105,7 +105,8 @@ class Pipeline(nn.Module):
         self._every = microbatches * self.beside[1]
         self._exact = exact
         self.codec = None if codec is None else Feedback(codec)
-        self._seed = genesis.initial_seed()
+        seed = np.array([genesis.initial_seed()], np.uint64)
+        self._seed = int(mesh.broadcast(seed)[0])
         self.batches: Tensor
         self.register_buffer("batches", genesis.tensor(0))  # random numbers depend on it
 

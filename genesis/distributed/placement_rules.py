@@ -19,6 +19,7 @@ from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.value import thread
 from genesis.ndarray.ops.library_calls import call
+from genesis.ndarray.random import default_generator
 
 Shape = tuple[int, ...]
 #: Whether what arrays contain will come from processes that have it (`elastic`).
@@ -108,7 +109,8 @@ def place(
     """Spread a model, and the state of its optimizer, over the processes of a mesh.
 
     `rules` says for each axis how; along others arrays are whole. All processes call it. They go on
-    with the first one's weights, whatever they have got. Without a mesh, it is the one made last.
+    with the first one's weights and random numbers, whatever they have got. Without a mesh, it is
+    the one made last.
     """
     mesh = current() if mesh is None else mesh
     unknown = sorted(set(rules) - set(mesh.shape))
@@ -129,7 +131,10 @@ def place(
             states[name] = [x for x in kept if isinstance(x, NDArray) and x.shape == p.shape]
     if mesh.size == 1:
         return
-    agree(mesh, named)
+    agree(mesh, named, type(optimizer).__name__)
+    random = default_generator().state
+    spread(random, mesh, None)
+    default_generator().state = random
     for name, p in named:
         for array in states[name]:
             spread(array, mesh, _placement(mesh, rules, "state", name, p.shape))
@@ -139,9 +144,10 @@ def place(
             spread(buffer.array, mesh, None)
 
 
-def agree(mesh: Mesh, arrays: Iterable[tuple[str, Tensor]]) -> None:
+def agree(mesh: Mesh, arrays: Iterable[tuple[str, Tensor]], optimizer: str = "") -> None:
     """Raise an error if another process has other arrays: they could not take the first one's."""
-    mesh.agree("place", [f"{name}: {p.dtype} {tuple(p.shape)}" for name, p in arrays])
+    lines = [f"{name}: {p.dtype} {tuple(p.shape)}" for name, p in arrays]
+    mesh.agree("place", [*lines, f"the optimizer {optimizer}"])
 
 
 def _named(model: nn.Module | Iterable[Tensor]) -> list[tuple[str, Tensor]]:

@@ -23,6 +23,7 @@ from functools import cache
 from itertools import accumulate
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -197,7 +198,8 @@ class ProcessGroup:
         self.members = list(members)
         self.size, self.rank = len(members), self.members.index(rank())
         # Two processes of a group must not be in another one by this name.
-        prefix = c10d().PrefixStore(f"{name}/{'.'.join(map(str, members))}", notes())
+        self.key = f"{name}/{'.'.join(map(str, members))}"
+        prefix = c10d().PrefixStore(self.key, notes())
         timeout = timedelta(seconds=TIMEOUT)
         with self._lost("meeting", ("", name)):
             self._gloo: Any = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
@@ -218,8 +220,10 @@ class ProcessGroup:
 
         What is sent is copied first, so that whoever has the arrays may go on with them.
         """
+        marks = _marks(name, options, xs[0].dtype, self.size)
+        given = xs if marks is None else [*xs, marks[0]]
         with self._lost(name, options):
-            due = _COLLECTIVES[name](self, options, xs)
+            due = _COLLECTIVES[name](self, options, given)
 
         self.begun += 1
         self._open += 1
@@ -229,6 +233,13 @@ class ProcessGroup:
             self._awaited, self._now = number, f"{name} along {options[1]}"
             with self._lost(name, options):
                 found = due()
+                if marks is not None:
+                    *found, got = found
+                    if got.tobytes() != marks[1].tobytes():
+                        raise WrongTurn(
+                            f"process {rank()}: {self._now}, the collective {number} of "
+                            f"{self.members}, is another one in one of the processes. {_ALIKE}"
+                        )
             self._open -= 1
             return found
 
@@ -315,17 +326,30 @@ class ProcessGroup:
         """Raise an error if another process waits for something else: both would for ever."""
         if is_broken():
             raise RankLost(f"the processes {self.members} are not together any more")
+        mine = f"in {self._now}", self.key, self._awaited
+        notes().set(f"waiting/{rank()}", json.dumps([*mine, _begun()]).encode())
         for other in self.members:
-            if other == rank() or not notes().check([f"waiting/{other}"]):
+            text = b"" if other == rank() else _seen(f"waiting/{other}")
+            if not text:
                 continue
-            text = notes().get(f"waiting/{other}")
-            what, begun = json.loads(text) if text else ("", {self.name: self._awaited})
-            if begun.get(self.name, 0) < self._awaited:  # else it has done its part in this one
+            what, key, number, begun = json.loads(text)
+            if (key, number) == mine[1:]:
+                strays = what != mine[0]
+            else:  # each has still to do its part in what the other waits for
+                needed = key == ALL or _begun().get(key, number) < number
+                strays = needed and begun.get(self.key, 0) < self._awaited
+            if strays:
                 raise WrongTurn(
-                    f"process {rank()} waits for the others in {self._now}, while process {other} "
-                    f"waits for all to begin a program, {what}. Every process must call the same "
-                    "functions on arrays of the same shapes"
+                    f"process {rank()} waits for the others {mine[0]}, while process {other} waits "
+                    f"for all {what}. {_ALIKE}"
                 )
+
+    def lost(self, cause: str) -> RankLost | None:
+        """The error to raise if a process of the group is lost, or there is a cause to think so."""
+        if not cause and is_broken():
+            cause = "they are not together any more"
+        cause = failure() or cause
+        return RankLost(f"collectives of {self.members}: {cause}") if cause else None
 
     # ---- collectives
     def _all_reduce(self, options: Options, xs: Sequence[Array]) -> Due:
@@ -454,12 +478,55 @@ def _parted(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
 @contextmanager
 def waiting_for_all(what: str) -> Iterator[None]:
     """Let others know what this process waits for them to do, too."""
-    begun = {group.name: group.begun for group in _groups}
-    notes().set(f"waiting/{rank()}", json.dumps([what, begun]).encode())
+    mine = f"to begin a program, {what}", ALL, 0, _begun()
+    notes().set(f"waiting/{rank()}", json.dumps(mine).encode())
     try:
         yield
     finally:
         notes().set(f"waiting/{rank()}", b"")  # what is not there is waited for
+
+
+def _begun() -> dict[str, int]:
+    """How many collectives this process has begun in every group."""
+    return {group.key: group.begun for group in _groups}
+
+
+def _seen(key: str) -> bytes:
+    """A note, if it is there."""
+    return bytes(notes().get(key)) if notes().check([key]) else b""
+
+
+#: For whom a process waits that is about to begin a program.
+ALL = ""
+_ALIKE = "Every process must call the same functions, in one order, on arrays of the same shapes"
+#: The bits of an integer that every type which gloo adds has room for.
+_EXACT = {
+    "float64": 53, "float32": 24, "float16": 11, "bfloat16": 8,
+    "int64": 63, "int32": 31, "int8": 7, "uint8": 8,
+}  # fmt: skip
+
+
+@cache
+def _marks(
+    name: str, options: Options, kind: np.dtype[Any], size: int
+) -> tuple[Array, Array] | None:
+    """What goes along with a collective, and what has to come back.
+
+    Two processes whose turns differ would add up arrays that have nothing in common, and never
+    know. So a number goes along that says which collective this is, in elements of its type.
+    """
+    how = options[2] if name == "all_reduce" else "sum"
+    number = crc32(repr((name, options, kind.name)).encode()) & 0xFFFFFF
+    if name in ("all_gather", "permute"):
+        each = np.frombuffer(number.to_bytes(16, "little"), kind).copy()
+        return each, np.tile(each, size if name == "all_gather" else 1)
+    bits = _EXACT.get(kind.name, 0) - size.bit_length()
+    if name == "all_to_all" or how == "prod" or bits < 1:
+        return None
+    digits = [number >> k & (1 << bits) - 1 for k in range(0, 24, bits)]
+    each = np.array(digits).astype(kind)
+    total = (np.array(digits) * (size if how == "sum" else 1)).astype(kind)
+    return (np.tile(each, size) if name == "reduce_scatter" else each), total
 
 
 def _bytes(x: Array) -> Array:

@@ -82,7 +82,9 @@ class LBFGS(Optimizer):
             raise TypeError("LBFGS: step needs a closure that computes the loss and its gradients")
         need_contents("LBFGS: how far a step goes", "use jit for the closure")
         group = self.param_groups[0]
-        state = self.state.setdefault(group["params"][0], {"func_evals": 0, "n_iter": 0})
+        state = self.state.setdefault(group["params"][0], {})
+        for count in ("func_evals", "n_iter"):  # `prepare` makes a state without them
+            state.setdefault(count, 0)
         result, here = self._evaluate(closure)
         evaluations = 1
         state["func_evals"] += 1

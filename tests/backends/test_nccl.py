@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import socket
+import time
 from array import array
 from collections.abc import Iterator
 from random import Random
@@ -34,10 +35,16 @@ class Fleet:
 
     def __init__(self, library: FakeNCCL | None) -> None:
         self.library, self.by_host, self.made = library, 0, None
+        self.timeout, self.cause = 600.0, ""
+
+    def lost(self, cause: str) -> Exception | None:
+        cause = self.cause or cause
+        return RuntimeError(cause) if cause else None
 
     def link(self, axis: str, backend: Any) -> Any:
         if self.library is not None and self.made is None:
-            self.made = nccl.Communicator(backend.device, backend.pool, RANK, SIZE, nccl.unique())
+            where = backend.device, backend.pool, RANK, SIZE
+            self.made = nccl.Communicator(*where, nccl.unique(), self.lost, self.timeout)
         return self.made
 
     def start(self, name: str, options: Any, xs: Any) -> Any:
@@ -58,7 +65,10 @@ def made(
     nccl.library.cache_clear()
     fleet = Fleet(library)
     token = carriers.set({"m": fleet})  # type: ignore[dict-item]
+    monkeypatch.setattr(nccl, "PATIENCE", 0.01)
     yield library, CUDABackend(), fleet
+    if fleet.made is not None:
+        fleet.made.close()
     carriers.reset(token)
     gc.collect()
     nccl.library.cache_clear()
@@ -162,10 +172,48 @@ def test_errors_are_named_and_memory_is_left_alone(made: Any, monkeypatch: Any) 
                 (Operand(0, kind, (2,)),), (Operand(1, kind, (2,)),))  # fmt: skip
     program = backend.assemble([host])
     program.run(array("Q", [sent.pointer, got.pointer, 8]))
-    monkeypatch.setattr(fleet.made, "_handle", type(fleet.made._handle)(5))
-    with pytest.raises(DriverError, match="ncclAllReduce: invalid argument"):
-        program.run(array("Q", [sent.pointer, got.pointer, 8]))
+    fleet.made._closed.set()  # the watchdog must not see it first
+    fleet.made._watching.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(fleet.made, "_handle", type(fleet.made._handle)(5))
+        with pytest.raises(DriverError, match="ncclAllReduce: invalid argument"):
+            program.run(array("Q", [sent.pointer, got.pointer, 8]))
     assert library.problems and library.called["GroupEnd"] == 2
+
+
+@pytest.mark.parametrize("how", ("a rank is gone", "error 6", "under way"))
+def test_a_lost_rank_is_not_waited_for(made: Any, how: str) -> None:
+    """The kernels are ended, and what they leave behind is read by nobody."""
+    library, backend, fleet = made
+    kind = as_dtype("float32")
+    x = np.ones(8, np.float32)
+    sent, got = upload(backend, x), backend.allocate(x.nbytes)
+    host = Host("collectives.all_reduce", OPTIONS["all_reduce"],
+                (Operand(0, kind, (2,)),), (Operand(1, kind, (2,)),))  # fmt: skip
+    program, frame = backend.assemble([host]), array("Q", [sent.pointer, got.pointer, 8])
+    fleet.timeout = 0.05
+    program.run(frame)
+    backend.download(got, kind, (8,))  # it has ended: however long ago, nothing is wrong
+    time.sleep(0.2)
+    assert backend.device.failure is None
+    if how == "a rank is gone":
+        fleet.cause = how
+    elif how == "error 6":
+        library.found = 6
+    else:
+        library.driver.pace = None  # nothing moves until somebody waits
+        program.run(frame)
+    fleet.made._watching.join(10)
+    assert library.called["CommAbort"] == 1
+    for use in (lambda: backend.download(got, kind, (8,)), lambda: program.run(frame)):
+        with pytest.raises(RuntimeError, match=how):
+            use()
+    with pytest.raises(RuntimeError, match=how):
+        backend.synchronize()
+    fleet.made.close()  # the others are met anew
+    assert library.called["CommAbort"] == 1
+    backend.download(got, kind, (8,))
+    assert not library.problems
 
 
 def test_processes_agree_whether_they_have_nccl(made: Any, monkeypatch: Any) -> None:
@@ -194,7 +242,7 @@ def test_processes_agree_whether_they_have_nccl(made: Any, monkeypatch: Any) -> 
         others[:] = [told]
         mesh = object.__new__(Mesh)
         mesh.form, mesh.rank, mesh._links = SimpleNamespace(name="m"), 0, {}  # type: ignore[assignment]
-        mesh._groups = {"dp": SimpleNamespace(members=[0, 1], rank=0, size=2)}  # type: ignore[dict-item]
+        mesh._groups = {"dp": SimpleNamespace(members=[0, 1], rank=0, size=2, lost=lambda cause: None)}  # type: ignore[dict-item]
         link = mesh.link("dp", backend)
         assert (link is not None) is wanted and mesh.link("dp", backend) is link
         mesh.close()

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+from typing import Any
 
 import numpy as np
 from train import train
@@ -42,7 +43,15 @@ def errors(mesh: gd.Mesh) -> None:
     """Blocks are refused by name where all of an array is needed."""
     x = mesh.batch(nd.arange(6).reshape(3, 2))
     assert x.shape == (3 * mesh.size, 2)
-    for use in (x.numpy, (x + 1).numpy, lambda: genesis.jit(lambda y: y * 2)(x[1:])):
+    labels = genesis.Tensor(mesh.batch(nd.zeros(3, dtype="int64")))
+    eager = nn.functional.cross_entropy
+    for use in (
+        x.numpy,
+        (x + 1).numpy,
+        lambda: genesis.jit(lambda y: y * 2)(x[1:]),
+        lambda: eager(genesis.zeros(3 * mesh.size, 2), labels).item(),
+        lambda: genesis.zeros(4)[labels].tolist(),
+    ):
         try:
             use()
         except ValueError as error:
@@ -159,6 +168,86 @@ def disagree(mesh: gd.Mesh) -> None:
         text = str(error)
     assert "mul float32" in text and "add float32" in text, text
     assert text.count("manners.py:") == 2, text
+
+
+def refused(text: str, function: Any, *args: Any) -> None:
+    try:
+        function(*args)
+    except RuntimeError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"nobody said {text!r}")
+
+
+def swapped(mesh: gd.Mesh) -> None:
+    """Programs in another order, and other sizes: what processes add up does not belong together."""
+    x, more = (mesh.batch(nd.ones((rows, 2))) for rows in (2, 3))
+    f, g = genesis.jit(lambda y: y.sum(0)), genesis.jit(lambda y: (y * 10).sum(0))
+    for h in (f, g):
+        h(x), h(more)
+    for ours, theirs in (((f, x), (g, x)), ((f, x), (f, more))):
+        function, given = theirs if mesh.rank else ours
+        refused("is another one in one of the processes", function, given)
+    link = mesh._groups["dp"]
+    for name in ("all_gather", "reduce_scatter", "permute", "all_reduce"):
+        for kind in ("f4", "f8", "f2", "i8", "i4", "i1", "u1"):
+            how = (1, 0) if name == "permute" else "sum"
+            options = (mesh.form.name, "dp", how, mesh.rank)
+            refused("is another one", link.start(name, options, [np.zeros((2, 3), kind)]))
+
+
+def alone(mesh: gd.Mesh) -> None:
+    """One process gathers what the others do not: both would wait for ever."""
+    from genesis.distributed import process_groups
+
+    process_groups.PATIENCE = 0.2  # to be told sooner; it decides nothing
+    x = mesh.batch(nd.ones((2, 2)))
+    f = genesis.jit(lambda y: y.sum())
+    f(x)
+    refused("waits for all in all_", f if mesh.rank else gd.gather, x)
+
+
+def different(mesh: gd.Mesh) -> None:
+    """What all processes have all of has to be the same: numbers, arrays, settings, seeds."""
+    x, own = mesh.batch(nd.ones((2, 2))), mesh.rank + 2.0
+    w = genesis.ones(2) * own
+    forgotten = nn.Linear(2, 2)
+    nn.init.constant_(forgotten.weight, own)
+    refused(f"the number {own}", genesis.jit(lambda y: (y * own).sum()), x)
+    refused("not the same:", genesis.jit(lambda y, w: (y * w.array).sum()), x, w)
+    refused("not the same:", genesis.jit(lambda y: forgotten(genesis.Tensor(y)).sum().detach()), x)
+
+    def step(y: Any) -> None:
+        loss = layer(genesis.Tensor(y)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    layer = nn.Linear(2, 2)
+    optimizer: Any = genesis.optim.SGD(layer.parameters(), lr=0.1 * own)
+    gd.place(layer, optimizer)
+    refused("not the same:", genesis.jit(step), x)
+    kind = (genesis.optim.Adam, genesis.optim.SGD)[mesh.rank]
+    optimizer = kind(layer.parameters(), lr=0.1)
+    refused("the optimizer", gd.place, layer, optimizer)
+    genesis.manual_seed(mesh.rank)
+    gd.place(layer)
+    draws = genesis.jit(lambda y: y + genesis.rand(4, 2).array)(x)
+    np.testing.assert_array_equal(gd.gather(draws).numpy() - 1 < 1, True)
+    seeds = gd.gather(mesh.batch(genesis.rand(1, 3))).numpy()
+    np.testing.assert_array_equal(seeds[0], seeds[1])
+
+
+def sizes(mesh: gd.Mesh) -> None:
+    """Rows that all processes have, of a number that changes, meet weights in blocks."""
+    layer = nn.Linear(4, 2 * mesh.size)
+    gd.place(layer, dp=gd.Rules({"weight": 0}))
+    whole = gd.gather(layer.state_dict())
+    function = genesis.jit(genesis.no_grad()(lambda y: layer(y).sum(0)))
+    for rows in (3, 5, 4, 7):
+        x = genesis.arange(4.0 * rows).reshape(rows, 4)
+        want = (x @ whole["weight"].T + whole["bias"]).sum(0).numpy()
+        np.testing.assert_allclose(gd.gather(function(x)).numpy(), want, rtol=1e-5)
 
 
 def stray(mesh: gd.Mesh) -> None:

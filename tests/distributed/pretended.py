@@ -48,7 +48,7 @@ class Pretended(Mesh):
     def _given(self, name: str, options: Options, xs: Sequence[Array], count: int) -> list[Array]:
         return [DEFINITIONS[name](options, [x.copy()] * count)[0] for x in xs]
 
-    def agree(self, title: str, lines: Sequence[str]) -> None:
+    def agree(self, title: str, lines: Sequence[str], whole: Sequence[Any] = ()) -> None:
         pass
 
     def in_turn(self, compile_: Callable[[], T]) -> T:

@@ -73,6 +73,9 @@ def test_two_processes() -> None:
         "training",
         "traces",
         "models",
+        "swapped",
+        "different",
+        "sizes",
         "disagree",
         "lose",
     )
@@ -92,6 +95,8 @@ def test_a_process_that_strays_is_told() -> None:
     says = "process 1 waits for the others in all_reduce along dp, while process 0 waits for all to"
     assert f"WrongTurn: {says} begin a program, 'jit stray" in done.stderr
     assert done.returncode == 1
+    done = launched(2, str(HERE / "manners.py"), "alone")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -391,6 +391,7 @@ def test_lbfgs(search: str | None) -> None:
     ours = Tensor(nd.array(start), requires_grad=True)
     reference = torch.optim.LBFGS([theirs], line_search_fn=search, **settings)
     optimizer = optim.LBFGS([ours], line_search_fn=search, **settings)
+    optimizer.prepare()  # as for processes that divide its state; it makes no difference
 
     def valley(x: Any, mean: Any) -> Any:
         a, b, c = x

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from genesis.compiler.partition.resharding import elements
 from genesis.ir import ops
@@ -29,14 +30,15 @@ def bucketed(
     made: dict[Node, Node] = {}
     found: dict[Node, Node] = {}
     calls: dict[Node, tuple[Node, int]] = {}  # the new call, and which operand an old one became
+    stamp = 0  # of all that comes before: by it processes see that they do the same
     for n in _ordered(order, members):
+        stamp = crc32(f"{n.op.name}{n.shape}{n.attr if n.op is ops.CONST else ''}".encode(), stamp)
         if n in calls:
             continue
         if n in members:
             bucket = members[n]
-            call = node(
-                ops.CALL, tuple(made[m.inputs[0]] for m in bucket), _joined(bucket), n.dtype
-            )
+            sent = tuple(made[m.inputs[0]] for m in bucket)
+            call = node(ops.CALL, sent, _joined(bucket, stamp), n.dtype)
             calls |= {m: (call, k) for k, m in enumerate(bucket)}
             made |= dict.fromkeys(bucket, call)
         elif n.op is ops.ITEM and n.inputs[0] in calls:
@@ -103,9 +105,8 @@ def _ordered(order: Sequence[Node], members: Mapping[Node, list[Node]]) -> list[
     return topological(order, inputs)
 
 
-def _joined(bucket: Sequence[Node]) -> LibraryCall:
+def _joined(bucket: Sequence[Node], stamp: int) -> LibraryCall:
     first: LibraryCall = bucket[0].attr
     operands = tuple(m.attr.operands[0] for m in bucket)
-    return LibraryCall(
-        first.name, first.options, operands, tuple(m.attr.results[0] for m in bucket)
-    )
+    results = tuple(m.attr.results[0] for m in bucket)
+    return LibraryCall(first.name, (*first.options, stamp), operands, results)

@@ -21,7 +21,7 @@ from genesis.compiler.verify.collectives import verify_states
 from genesis.ir import ops
 from genesis.ir.node import LibraryCall, Node, topological
 from genesis.ir.placement import MeshShape, Placement, Split, placed
-from genesis.ir.size import Size
+from genesis.ir.size import Size, UndecidableSize
 
 
 class Free:
@@ -109,7 +109,7 @@ def _mesh(roots: Sequence[Node], leaves: Mapping[int, Placement]) -> MeshShape:
         raise ValueError(f"arrays of one program lie on one mesh, not on {names}")
     for n in topological(roots):
         if any(isinstance(extent, Size) for extent in n.shape):
-            raise ValueError(f"{n.op} of shape {n.shape}: sizes of a divided program are numbers")
+            raise UndecidableSize(f"{n.op} of shape {n.shape}: divided programs are of fixed sizes")
     return meshes.pop()
 
 

@@ -27,6 +27,8 @@ COMBINE: dict[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 
+#: What is known of an array's contents: a text, a number, and how far that may be off, times 1000.
+Sketch = tuple[str, float, float]
 #: What waits for the end of a collective, and gives its results.
 Due = Callable[[], Sequence[Array]]
 
@@ -47,8 +49,8 @@ class Carrier(Protocol):
         """What carries collectives along an axis on a backend's own memory; None: `start` does."""
         ...
 
-    def agree(self, title: str, lines: Sequence[str]) -> None:
-        """Raise an error where another rank has made another program of this title."""
+    def agree(self, title: str, lines: Sequence[str], whole: Sequence[Sketch] = ()) -> None:
+        """Raise an error where another rank has made another program, or has other arrays."""
         ...
 
     def in_turn(self, compile_: Callable[[], T]) -> T:

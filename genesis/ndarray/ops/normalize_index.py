@@ -209,6 +209,7 @@ def _is_steady(value: Value) -> bool:
 def _contents(value: Value) -> np.ndarray[Any, Any]:
     with lock:
         realize_values([value])
+        value.require_whole("looking at indices")
         assert value.memory is not None
         download = backend_of(value.device).download
         window = download(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]

@@ -7,12 +7,17 @@ the same: they compare it before it first runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
 
 from genesis.ir import ops
 from genesis.ir.node import Node
-from genesis.ir.numpy_library.collectives import PROCESS, Carrier, carrier
+from genesis.ir.numpy_library.collectives import PROCESS, Carrier, Sketch, carrier
+from genesis.ir.size import UndecidableSize
+from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.value import CaptureError, Value
 
 if TYPE_CHECKING:
@@ -64,6 +69,8 @@ def divide(
             wanted[nodes[value]] = before.placement
     try:
         graph = partition(roots, leaves, [wanted.get(n) for n in roots])
+    except UndecidableSize:  # it is recorded again, with numbers
+        raise
     except ValueError as error:
         raise CaptureError(f"genesis.jit: {error}") from None
     found = carrier(graph.mesh.name)
@@ -71,12 +78,38 @@ def divide(
     return Divided(graph, ranks, found)
 
 
-def agree(divided: Divided, places: Places) -> None:
-    """Compare the graph with what the other ranks have made, or raise an error that says where."""
+def agree(divided: Divided, places: Places, given: Iterable[Value], scalars: Sequence[Any]) -> None:
+    """Compare what this rank is about to run with the other ranks, or raise an error.
+
+    That is the graph, of which the error says where it differs, and what all ranks have all of
+    among what is `given`: data, weights that were never placed, learning rates, random numbers.
+    """
     from genesis.compiler.partition import described
 
     lines = [
         f"{text} ({places.where(n) or 'unknown'})" if n.op is not ops.BUFFER else text
         for n, text in described(divided.graph.roots)
     ]
-    divided.carrier.agree(places.title, lines)
+    lines += [f"the number {x!r}" for x in scalars]
+    divided.carrier.agree(places.title, lines, [_sketch(v) for v in given if _is_compared(v)])
+
+
+#: Arrays of more bytes are not compared.
+COMPARED = 1 << 20
+
+
+def _is_compared(v: Value) -> bool:
+    return v.memory is not None and v.placement is None and v.memory.nbytes <= COMPARED
+
+
+def _sketch(v: Value) -> Sketch:
+    """What tells arrays apart that differ by more than machines do."""
+    assert v.memory is not None
+    x = backend_of(v.device).download(v.memory, v.dtype, v.shape, v.strides, v.offset)  # type: ignore[arg-type]
+    flat = x.reshape(-1)
+    text = f"{v.dtype} {tuple(x.shape)}: {flat[:4].tolist()}{' ..' if flat.size > 4 else ''}"
+    if v.dtype.kind != "float":
+        return text, float(crc32(flat.tobytes())), 0.0
+    with np.errstate(all="ignore"):
+        flat = np.nan_to_num(flat.astype("f8"))
+    return text, float(flat @ np.cos(np.arange(flat.size))), float(np.abs(flat).sum())

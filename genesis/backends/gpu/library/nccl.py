@@ -12,14 +12,21 @@ proven of every program; otherwise into memory of its own, which is kept as long
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Sequence
 from ctypes import c_int, c_size_t, c_void_p
 from functools import cache
-from math import prod
+from math import inf, prod
+from threading import Event, Lock, Thread
 from typing import Any
 
 from genesis.backends.gpu.library.shared_objects import loaded
-from genesis.backends.gpu.runtime.driver import NON_BLOCKING, DriverError, GPUDevice
+from genesis.backends.gpu.runtime.driver import (
+    NON_BLOCKING,
+    NOT_READY,
+    DriverError,
+    GPUDevice,
+)
 from genesis.backends.gpu.runtime.memory import MemoryPool
 from genesis.backends.gpu.runtime.program import DeviceArray
 
@@ -43,6 +50,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "GetUniqueId": (c_void_p,),
     "CommInitRank": (c_void_p, c_int, Unique, c_int),
     "CommAbort": (c_void_p,),
+    "CommGetAsyncError": (c_void_p, c_void_p),
     "GroupStart": (),
     "GroupEnd": (),
     # what is sent and received, elements, type, operation, communicator, queue
@@ -93,11 +101,31 @@ def unique() -> bytes:
     return bytes(made)
 
 
+#: What NCCL says of a communicator that is well: all has ended, or something is under way.
+_WELL = (0, 7)
+#: Seconds between two looks of a watchdog.
+PATIENCE = 1.0
+
+
 class Communicator:
-    """One rank's end of what carries collectives: all ranks make theirs at the same time."""
+    """One rank's end of what carries collectives: all ranks make theirs at the same time.
+
+    Kernels of NCCL wait for other ranks without end. So a watchdog looks whether those are still
+    there: `lost` gives the error to raise where they are not, or where it is told a cause that NCCL
+    has found, or that nothing has ended for `timeout` seconds. Then it ends the kernels. What they
+    leave behind is wrong: whoever reads from the device after that, or begins another collective,
+    gets the error.
+    """
 
     def __init__(
-        self, device: GPUDevice, pool: MemoryPool, rank: int, size: int, known: bytes
+        self,
+        device: GPUDevice,
+        pool: MemoryPool,
+        rank: int,
+        size: int,
+        known: bytes,
+        lost: Callable[[str], Exception | None] = lambda cause: None,
+        timeout: float = 600.0,
     ) -> None:
         calls = library()
         assert calls is not None
@@ -108,13 +136,49 @@ class Communicator:
             self._stream = device.call("StreamCreate", NON_BLOCKING)
             made = Unique.from_buffer_copy(known)
             calls["CommInitRank"](ctypes.byref(self._handle), size, made, rank)
+            self._last = device.event()  # behind the collective that was begun last, at `_begun`
+        self._begun = inf  # nothing yet
+        self._lost, self._timeout = lost, timeout
+        self._closed, self._lock = Event(), Lock()
+        self._watching = Thread(target=self._watch, name="genesis nccl", daemon=True)
+        self._watching.start()
 
     def close(self) -> None:
         """Exchange nothing more: nobody is waited for."""
-        if self._handle.value:
+        self._closed.set()
+        self._abort()
+        self._device.failure = None
+
+    def _abort(self) -> None:
+        with self._lock, self._device:
+            handle, self._handle = self._handle, c_void_p()
+            if handle.value:
+                self._calls["CommAbort"](handle)
+
+    def _watch(self) -> None:
+        """End what would never end, until this is closed."""
+        while not self._closed.wait(PATIENCE):
+            error = self._lost(self._trouble())
+            if error is not None:
+                self._device.failure = error  # before what waits goes on
+                self._abort()
+                return
+
+    def _trouble(self) -> str:
+        """What is wrong, if NCCL knows something, or nothing has ended for long."""
+        status = c_int()
+        with self._lock:
+            if self._handle.value:
+                self._calls["CommGetAsyncError"](self._handle, ctypes.byref(status))
+        if status.value not in _WELL:
+            return f"NCCL found error {status.value} in a collective"
+        waited = time.monotonic() - self._begun
+        if waited > self._timeout:
             with self._device:
-                self._calls["CommAbort"](self._handle)
-            self._handle = c_void_p()
+                (error,) = self._device.driver.function("EventQuery")(self._last)
+            if int(error) == NOT_READY:
+                return f"a collective has been under way for {waited:.0f} seconds"
+        return ""
 
     def start(
         self,
@@ -127,6 +191,8 @@ class Communicator:
 
         None if it is of a type that NCCL does not add up; the host carries it.
         """
+        if self._device.failure is not None:
+            raise self._device.failure
         kind = name.removeprefix("collectives.")
         adds = kind in ("all_reduce", "reduce_scatter")
         if any(x.dtype.name not in TYPES or (adds and x.dtype.name == "bool") for x in given):
@@ -152,6 +218,8 @@ class Communicator:
             self._calls["GroupEnd"]()
         done = device.event()
         device.call("EventRecord", done, self._stream)
+        device.call("EventRecord", self._last, self._stream)
+        self._begun = time.monotonic()
 
         def wait() -> None:
             device.call("StreamWaitEvent", device.stream, done, 0)

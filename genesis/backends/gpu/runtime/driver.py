@@ -174,6 +174,9 @@ class GPUDevice:
         #: Events that were asked for in `stream` so far, and 1. Memory that is freed notes it:
         #: whoever waits for a later event waits for all that used that memory.
         self.marks = 1
+        #: What made collectives with other processes end before they were done: results that come
+        #: of them are wrong, and whoever reads from the device is told so.
+        self.failure: Exception | None = None
 
     # Entered around every use. Almost always the context is current already.
     def __enter__(self) -> None:
@@ -243,6 +246,12 @@ class GPUDevice:
         with self:
             self.call("StreamSynchronize", self.uploads)
             self.call("StreamSynchronize", self.stream)
+        self.require_success()
+
+    def require_success(self) -> None:
+        """Raise what made collectives end before they were done."""
+        if self.failure is not None:
+            raise self.failure
 
     def event(self, timing: bool = False) -> Any:
         """A new event; the caller destroys it."""
@@ -292,6 +301,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 NON_BLOCKING = 1  # the queue does not wait for the default one
+NOT_READY = 600  # what an event says that still lies ahead
 _DISABLE_TIMING = 2
 _OUT_OF_MEMORY = 2
 _LOST = (700, 710, 714, 715, 716, 717, 718, 719)  # illegal address .. launch failure

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genesis.backends.gpu.runtime.driver import Driver, GPUDevice
+from genesis.backends.gpu.runtime.driver import NOT_READY, Driver, GPUDevice
 from genesis.backends.gpu.runtime.memory import Memory
 from genesis.events import span
 
@@ -29,7 +29,6 @@ CHUNKS = 4
 WORDS = 256
 
 _MARKS = 16
-_NOT_READY = 600
 
 
 @dataclass
@@ -60,7 +59,7 @@ class _Later:
             self._driver.call("EventSynchronize", event)
         else:
             (error,) = self._driver.function("EventQuery")(event)
-            if int(error) == _NOT_READY:
+            if int(error) == NOT_READY:
                 return None
             if int(error):
                 self._driver.fail("EventQuery", error)
@@ -132,6 +131,7 @@ class Transfers:
                 waiting.append((chunk, at))
             while waiting:
                 fetch()
+        self.device.require_success()
         return result
 
     def word(self, pointer: int) -> _Later:
