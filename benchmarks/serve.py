@@ -5,7 +5,8 @@
 Both serve the same GGUF file, one after the other and again, so that a machine that gets slower
 slows both. Clients wait for their answers; a figure is the median of the rounds. All clients begin
 at once, so first tokens of their first requests tell how long a burst takes; these requests are
-left out of the other times, which are those of a server in use.
+left out of the other times, which are those of a server in use. *others* is the share of the
+machine that neither the server nor its clients had: a round with a large one tells little.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
     for seed in range(options.rounds):
         for name, command in commands.items():
-            with served(command):
+            with served(command) as server:
                 how = {
                     "seed": seed, "trace": None, "rate": None, "shared": 0, "input": options.input,
                     "output": options.output, "clients": options.clients,
@@ -53,9 +54,12 @@ def main() -> None:
                 target = Target(f"http://127.0.0.1:{PORT}", None, None)
                 measure(target, {**how, "requests": 2, "clients": 2, "seed": -1})  # compiles
                 how |= {"requests": options.requests, "warm": options.clients}
-                found[name].append(measure(target, how))
+                with other_work(server) as others:
+                    found[name].append(measure(target, how))
+                found[name][-1]["others %"] = 100 * others[0]
+                print(name, {k: float(f"{v:.4g}") for k, v in found[name][-1].items()}, flush=True)
     names = ("pieces/s", "burst p95 ms", "first token p50 ms", "first token p95 ms",
-             "between p50 ms", "between p99 ms", "answered")  # fmt: skip
+             "between p50 ms", "between p99 ms", "answered", "others %")  # fmt: skip
     print(f"{'':20}" + "".join(f"{name:>16}" for name in found))
     for figure in names:
         values = [median(round[figure] for round in rounds) for rounds in found.values()]
@@ -78,8 +82,26 @@ def llama_command(options: Any, length: int) -> list[str]:
 
 
 @contextmanager
-def served(command: list[str]) -> Iterator[None]:
-    """A server, from the moment that it answers."""
+def other_work(server: int) -> Iterator[list[float]]:
+    """The share of the processors that others had meanwhile than this process and the server."""
+
+    def busy() -> tuple[float, float]:
+        machine = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        fields = Path(f"/proc/{server}/stat").read_text().rsplit(")", 1)[1].split()
+        ours = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + time.process_time()
+        return (sum(machine) - machine[3] - machine[4]) / os.sysconf("SC_CLK_TCK") - ours, (
+            time.monotonic() * (os.cpu_count() or 1)
+        )
+
+    before, share = busy(), list[float]()
+    yield share
+    work, whole = (b - a for a, b in zip(before, busy(), strict=True))
+    share.append(work / whole)
+
+
+@contextmanager
+def served(command: list[str]) -> Iterator[int]:
+    """The process of a server, from the moment that it answers."""
     with open(Path(os.devnull), "w") as nowhere:
         process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
         try:
@@ -91,7 +113,7 @@ def served(command: list[str]) -> Iterator[None]:
                     if process.poll() is not None:
                         raise SystemExit(f"{command[0]} ended with {process.returncode}") from None
                     time.sleep(0.5)
-            yield
+            yield process.pid
         finally:
             process.terminate()
             process.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +58,7 @@ class StepTime:
 
     def __init__(self, costs: Sequence[float] | None = None, memory: int = 2000) -> None:
         n = len(_SCALE)
-        self.costs = np.zeros(n) if costs is None else np.asarray(costs, np.float64)
+        self.costs = [0.0] * n if costs is None else list(map(float, costs))
         self.steps = 0
         self.noise: deque[float] = deque(maxlen=2048)  # seconds over what was expected
         self._keep = 1 - 1 / memory
@@ -74,11 +75,11 @@ class StepTime:
         self._right = self._right * self._keep + x * seconds / max(guess, 1e-6)
         self.steps += 1
         if self.steps < 32 or self.steps % 16 == 0:
-            self.costs = _costs(self._left, self._right) / _SCALE
+            self.costs = (_costs(self._left, self._right) / _SCALE).tolist()
 
     def seconds(self, size: Iterable[float]) -> float:
         """How long a step of a size takes."""
-        return float(sum(cost * x for cost, x in zip(self.costs, size, strict=True)))
+        return sum(map(mul, self.costs, size))
 
     def budget(self, size: StepSize, pace: float, start: int, least: int, most: int) -> int:
         """How many tokens of a prompt, from `start` on, a step may hold beside others.

@@ -210,7 +210,7 @@ async def ask(asked: Asked, body: RequestBody, wanted: Wanted) -> Answers:
     deadline = body.number("deadline_ms", None, 0, 1e9)
     salt = repr((None if asked.shared else meter.key.name, body.text("cache_salt", "")))
     wait = model.predicted_wait(len(wanted.tokens))
-    if wait > 60 + 2 * tier.first_token:
+    if wait > asked.caps.queue_seconds + 2 * tier.first_token:
         text = f"about {wait:.0f} s of work are queued, {tier.first_token:g} s are aimed at"
         raise ApiError(429, text, code="queue_full", retry_after=wait - tier.first_token)
     assert model.llm is not None

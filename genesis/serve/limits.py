@@ -29,6 +29,7 @@ class Caps:
     inputs: int = 256  # texts of an embedding
     waiting: int = 4096  # events that a slow reader leaves
     send_seconds: float = 30.0  # until a slow reader takes something
+    queue_seconds: float = 60.0  # that a first token may come after twice its target
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+Plan = tuple[float, list[int], int]  # when, a prompt, and how many tokens are wanted
 _THREADS = 512  # requests that are on their way at once, at most
 
 
@@ -31,9 +32,10 @@ class RequestOutcome:
 
 
 class Target:
-    """A server, and how to ask it."""
+    """A server, and how to ask it: `fields` are in every request."""
 
-    def __init__(self, url: str, model: str | None, key: str | None) -> None:
+    def __init__(self, url: str, model: str | None, key: str | None, **fields: Any) -> None:
+        self._fields = fields
         self._url = urlsplit(url if "//" in url else f"http://{url}")
         self._headers = {"Content-Type": "application/json"}
         if key:
@@ -52,11 +54,11 @@ class Target:
         found: str = json.loads(connection.getresponse().read())["data"][0]["id"]
         return found
 
-    def ask(self, prompt: list[int], tokens: int, **more: Any) -> RequestOutcome:
+    def ask(self, prompt: list[int], tokens: int) -> RequestOutcome:
         """One request, to its end."""
         body = {
             "model": self._model, "prompt": prompt, "max_tokens": tokens, "stream": True,
-            "ignore_eos": True, "temperature": 1.0, **more,
+            "ignore_eos": True, "temperature": 1.0, **self._fields,
         }  # fmt: skip
         outcome = RequestOutcome(time.monotonic())
         connection = self._connection()
@@ -66,19 +68,22 @@ class Target:
             outcome.status = str(answer.status)
             wait = answer.getheader("retry-after")
             outcome.waited = None if wait is None else float(wait)
+            whole = answer.status != 200
             for line in answer if answer.status == 200 else ():
                 if line.startswith(b"data: {"):
                     if b'"error"' in line[:20]:
-                        outcome.status = "error"
+                        outcome.status, whole = "error", True
                     outcome.times.append(time.monotonic())
-        except OSError as error:
+                whole |= line.startswith(b"data: [DONE]")
+            outcome.status = outcome.status if whole else "cut off"
+        except (OSError, http.client.HTTPException) as error:
             outcome.status = type(error).__name__
         finally:
             connection.close()
         return outcome
 
 
-def plans(how: dict[str, Any]) -> Iterator[tuple[float, list[int], int]]:
+def plans(how: dict[str, Any]) -> Iterator[Plan]:
     """When requests are sent, with which tokens, and how many they want."""
     rng = random.Random(how["seed"])
     if how["trace"] is not None:
@@ -103,20 +108,25 @@ def _page(name: str, size: int) -> list[int]:
     return [rng.randrange(10, 300) for _ in range(size)]
 
 
-def measure(target: Target, how: dict[str, Any]) -> dict[str, float]:
-    """Send all requests; the figures. Times of the first, `warm`, are not counted."""
-    todo = list(plans(how))
-    timed = how["rate"] is not None or how["trace"] is not None
+def send(target: Target, todo: list[Plan], clients: int | None) -> list[RequestOutcome]:
+    """Send all requests, by so many clients who wait for their answers, or each at its time."""
     begin = time.monotonic()
 
-    def one(plan: tuple[float, list[int], int]) -> RequestOutcome:
+    def one(plan: Plan) -> RequestOutcome:
         at, prompt, tokens = plan
-        if timed:
+        if clients is None:
             time.sleep(max(0.0, begin + at - time.monotonic()))
         return target.ask(prompt, tokens)
 
-    with ThreadPoolExecutor(min(_THREADS, len(todo)) if timed else how["clients"]) as pool:
-        outcomes = list(pool.map(one, todo))
+    with ThreadPoolExecutor(clients or max(1, min(_THREADS, len(todo)))) as pool:
+        return list(pool.map(one, todo))
+
+
+def measure(target: Target, how: dict[str, Any]) -> dict[str, float]:
+    """Send all requests; the figures. Times of the first, `warm`, are not counted."""
+    timed = how["rate"] is not None or how["trace"] is not None
+    todo, begin = list(plans(how)), time.monotonic()
+    outcomes = send(target, todo, None if timed else how["clients"])
     return figures(outcomes, time.monotonic() - begin, how.get("warm", 0))
 
 
@@ -146,4 +156,4 @@ def load(url: str, model: str | None, key: str | None, **how: Any) -> int:
     return 0 if found["answered"] == found["requests"] else 1
 
 
-__all__ = ["RequestOutcome", "Target", "figures", "load", "measure", "plans"]
+__all__ = ["Plan", "RequestOutcome", "Target", "figures", "load", "measure", "plans", "send"]

@@ -74,7 +74,7 @@ class ServedModel:
             executor = self.llm.engine.executor
             held = {id(b): b.nbytes for b in executor.decoder.buffers() if b is not None}
             weights = sum(held.values())
-            pages = sum(c.keys.nbytes + c.values.nbytes for c in executor.caches)
+            pages = sum(x.nbytes for cache in executor.caches for x in cache.arrays)
         else:
             weights = _weights(self.spec.path, self.spec.how.get("format"))
         return {"weights": weights, "pages": pages, "host": int(self.spec.how.get("host_bytes", 0))}

@@ -136,6 +136,7 @@ class _Scheduler(Scheduler):
 
     def _speculate(self, step: EngineStep) -> None:
         if not step.prefills:
+            self._left = len(step.decodes) * _AT_ONCE  # they take no room of a step
             super()._speculate(step)
 
 
