@@ -576,3 +576,46 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 for (_kind, _make), (_name, _move) in itertools.product(_KINDS.items(), _MOVES.items()):
     if hasattr(_make(()), _name) or _name == "del":
         add_program(f"items moved by {_name} of {_kind}", _moved(_make, _move))
+
+
+# ---- what the function puts into, or takes out of, its own arguments, which it meets elsewhere, too
+
+
+def _global_stores(d: Any, e: Any, p: Any, q: Any, x: Any) -> Any:
+    d.setdefault("log", []).append(p["t"][:] * x)
+
+
+def _global_pops(d: Any, e: Any, p: Any, q: Any, x: Any) -> Any:
+    d["u"] = [d.pop("t"), p["n"], x]
+    d["t"] = x * 2
+
+
+def _argument_stores(d: Any, e: Any, p: Any, q: Any, x: Any) -> Any:
+    p["new"] = e
+    d["n"] += 1
+    return q["n"]
+
+
+def _argument_has_itself(d: Any, e: Any, p: Any, q: Any, x: Any) -> Any:
+    d["self"] = p
+    return x
+
+
+def _met_twice(change: Callable[..., Any]) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        seen = []
+        for one, two in ((0, 0), (0, 1), (1, 1), (1, 2)):
+            d, *others = held = [{"n": k, "t": vector(k)} for k in range(3)]
+            f = jit(lambda x, p, q, d=d, others=others: change(d, others[1], p, q, x))
+            for _ in range(3):
+                found = attempt(f, vector(1, 2), held[one], held[two])
+                seen.append((found, [list(h) for h in held], held[0]["n"]))
+        return seen
+
+    return run
+
+
+for _change in (_global_stores, _global_pops, _argument_stores, _argument_has_itself):
+    add_program(
+        f"met twice, {_change.__name__}", _met_twice(_change), _change is _argument_has_itself
+    )

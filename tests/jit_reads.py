@@ -7,6 +7,7 @@ import collections
 import contextlib
 import enum
 import functools
+import importlib
 import io
 import math
 import os
@@ -1358,3 +1359,157 @@ def a_dtype_is_an_argument(jit: Jit) -> Any:
     f = jit(lambda x, to: (x.to(to) / 2, genesis.zeros(2, dtype=to), x.dtype is to, to))
     names = ["float64", "float32", "int32", "bfloat16", "float32", "float64", "complex64"]
     return [show(f(vector(1, 2), getattr(genesis, name))) for name in names]
+
+
+# ---- the class of an argument that is a NumPy array, for which an array of Genesis stands
+
+
+def _matches(x: Any) -> bool:
+    match x:
+        case np.ndarray():
+            return True
+    return False
+
+
+_CLASS_QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    "isinstance": lambda x: isinstance(x, np.ndarray),
+    "isinstance of several": lambda x: isinstance(x, (list, np.ndarray)),
+    "isinstance of a union": lambda x: isinstance(x, list | np.ndarray),
+    "type": lambda x: type(x) is np.ndarray,
+    "__class__": lambda x: x.__class__ is np.ndarray,
+    "match": _matches,
+}
+
+
+def _asks_class(ask: Callable[[Any], Any]) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        f = jit(lambda x, y: y * 2 if ask(x) else y)
+        given = vector(1, 2), np.ones(2, np.float32), [np.ones(2)], np.ones(2)
+        return [attempt(f, x, vector(1, 2)) for x in given]
+
+    return run
+
+
+for _name, _ask in _CLASS_QUESTIONS.items():
+    add_program(f"class of a NumPy argument by {_name}", _asks_class(_ask), may_refuse=True)
+
+
+@program
+def numpy_argument_made_a_tensor(jit: Jit) -> Any:
+    f = jit(lambda x: (genesis.from_numpy(x) * 2, genesis.as_tensor(x), isinstance(x, list)))
+    return [attempt(f, np.full(2, k, kind)) for k in range(3) for kind in ("f4", "f8", "i8")]
+
+
+# ---- modules that are looked up inside
+
+
+def _module(**named: Any) -> types.ModuleType:
+    found = types.ModuleType("looked_up_inside")
+    vars(found).update(named)
+    return found
+
+
+def _imported() -> Any:
+    import looked_up_inside
+
+    return looked_up_inside.k
+
+
+def _imported_from() -> Any:
+    from looked_up_inside import k
+
+    return k
+
+
+def _imported_if_there() -> Any:
+    try:
+        import looked_up_inside
+    except ImportError:
+        return 1.0
+    return looked_up_inside.k
+
+
+_IMPORTS: dict[str, Callable[[], Any]] = {
+    "import": _imported,
+    "from": _imported_from,
+    "if it is there": _imported_if_there,
+    "__import__": lambda: __import__("looked_up_inside").k,
+    "importlib": lambda: importlib.import_module("looked_up_inside").k,
+}
+
+
+def _import_program(look: Callable[[], Any]) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        f = jit(lambda x: x * look())
+        seen = []
+        for module in (_module(k=2.0), _module(k=3.0), None, _module(k=3.0)):
+            if module is None:
+                del sys.modules["looked_up_inside"]
+            else:
+                sys.modules["looked_up_inside"] = module
+            seen.append(attempt(f, vector(1, 2)))
+            if module is not None:
+                module.k += 2.0
+                seen.append(attempt(f, vector(1, 2)))
+        del sys.modules["looked_up_inside"]
+        return seen
+
+    return run
+
+
+for _name, _look in _IMPORTS.items():
+    add_program(f"a module looked up by {_name}", _import_program(_look))
+
+
+# ---- what Genesis itself keeps apart from arrays
+
+
+def _seeds(jit: Jit, generator: Any) -> Any:
+    read = jit(lambda x: (x + generator.initial_seed() % 7, generator.initial_seed()))
+    write = jit(lambda x: (x + generator.manual_seed(9).initial_seed(), generator.initial_seed()))
+    seen = []
+    for k in range(4):
+        generator.manual_seed(k)
+        seen.append((show(read(vector(1))), generator.initial_seed()))
+        seen.append((show(write(vector(1))), generator.initial_seed()))
+    return seen
+
+
+@program
+def seed_of_a_generator(jit: Jit) -> Any:
+    return _seeds(jit, genesis.Generator())
+
+
+@program
+def seed_of_the_default_generator(jit: Jit) -> Any:
+    return _seeds(jit, SimpleNamespace(
+        initial_seed=genesis.initial_seed, manual_seed=genesis.manual_seed
+    ))  # fmt: skip
+
+
+_TOLD: dict[str, Callable[[Any], Any]] = {
+    "get_num_threads": lambda x: genesis.get_num_threads(),
+    "memory.stats": lambda x: genesis.memory.stats().live_bytes > 1e6,
+    "seed": lambda x: genesis.seed() % 2**40 < 0,
+    "version": lambda x: x.version,
+}
+
+
+def _told(tell: Callable[[Any], Any]) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        outer = vector(1, 2)
+        f = jit(lambda x: x * tell(outer))
+        seen = []
+        before = genesis.get_num_threads()
+        for k in (1, 2):
+            genesis.set_num_threads(k)
+            outer.add_(1)
+            seen.append(attempt(f, vector(1, 2)))
+        genesis.set_num_threads(before)
+        return seen
+
+    return run
+
+
+for _name, _tell in _TOLD.items():
+    add_program(f"the process tells {_name}", _told(_tell), may_refuse=True)

@@ -866,6 +866,33 @@ def optimizer_hooks(jit: Jit) -> Any:
 
 
 @program
+def optimizer_hooks_between_calls(jit: Jit) -> Any:
+    model = mlp()
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    before: list[int] = []
+    after: list[int] = []
+
+    @jit
+    def step(x: Any, y: Any) -> Any:
+        loss = loss_of(model, x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    seen, hooks = [], []
+    for k in range(8):
+        if k == 1:
+            hooks.append(optimizer.register_step_post_hook(lambda *_: after.append(len(after))))
+        if k == 3:
+            hooks.append(optimizer.register_step_pre_hook(lambda *_: before.append(len(before))))
+        if k > 4 and hooks:
+            hooks.pop(0).remove()
+        seen.append((show(step(*batch(k))), weights(model), list(before), list(after)))
+    return seen
+
+
+@program
 def optimizer_made_anew_between_calls(jit: Jit) -> Any:
     model = mlp()
     holder = {"optimizer": optim.SGD(model.parameters(), lr=0.1, momentum=0.9)}

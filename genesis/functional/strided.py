@@ -9,7 +9,6 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import is_tensor, plain, with_gradient
-from genesis.functional.indexing import take
 from genesis.functional.movement import (
     expand,
     is_contiguous,
@@ -82,7 +81,7 @@ def as_strided(
 ) -> Any:
     """Element ``offset + i*stride[0] + j*stride[1] + ..`` of the storage at (i, j, ..).
 
-    A view where slices, reshapes and permutations can express it, otherwise a new tensor.
+    A view; it can be written where slices, reshapes and permutations can express it.
     """
     base: Any
     if is_tensor(input):
@@ -117,13 +116,8 @@ def as_strided(
         return reshape(narrow(flat, 0, 0, 0), sizes)
     moving = [d for d in range(len(sizes)) if strides[d] and sizes[d] > 1]
     order = sorted(moving, key=lambda d: -strides[d])
-    steps = _nested(flat.shape[0], [sizes[d] for d in order], [strides[d] for d in order], offset)
-    if steps is None:
-        place: Any = nd.array(offset, device=array.device)
-        for d, (n, s) in enumerate(zip(sizes, strides, strict=True)):
-            along = tuple(n if k == d else 1 for k in range(len(sizes)))
-            place = place + (nd.arange(n, device=array.device) * s).reshape(along)
-        return take(flat, place)
+    ways = flat.shape[0], [sizes[d] for d in order], [strides[d] for d in order], offset
+    steps = _nested(*ways) or _windowed(*ways)
     found = permute(view_through(flat, steps), [order.index(d) for d in sorted(order)])
     thin = [sizes[d] if d in moving else 1 for d in range(len(sizes))]
     return expand(reshape(found, thin), sizes)
@@ -166,6 +160,19 @@ def _nested(length: int, sizes: list[int], strides: list[int], offset: int) -> S
         offset = within
     steps.append(_cut(shape, offset, 1, 1))
     steps.append(ViewStep(ops.RESHAPE, None, shape[:-1]))
+    return tuple(steps)
+
+
+def _windowed(length: int, sizes: list[int], strides: list[int], offset: int) -> Steps:
+    """Steps that read windows of windows: rows may reach into each other."""
+    rest = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    steps = [_cut((length,), offset, rest, 1)]
+    shape: tuple[int, ...] = (rest,)
+    for k, (n, s) in enumerate(zip(sizes[:-1], strides[:-1], strict=True)):
+        rest -= (n - 1) * s
+        shape = (*shape[:-1], n, rest)
+        steps.append(ViewStep(ops.WINDOW, (k, s, 1), shape))
+    steps.append(_cut(shape, 0, sizes[-1], strides[-1]))
     return tuple(steps)
 
 

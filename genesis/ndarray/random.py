@@ -56,6 +56,7 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Start afresh from a seed; gives the generator."""
+        thread.listener.writing(self, "_seed", seed)
         self._seed = seed
         with self._state.lock:
             self._state.write(self._initial(seed))
@@ -63,6 +64,7 @@ class Generator:
 
     def initial_seed(self) -> int:
         """The seed it began from."""
+        thread.listener.reading(self, "_seed", self._seed)
         return self._seed
 
     def seed(self) -> int:
@@ -207,6 +209,7 @@ def manual_seed(seed: int) -> Generator:
     """Start the default generators of all devices afresh from a seed; gives the CPU's."""
     if not isinstance(seed, SupportsIndex):
         raise TypeError(f"manual_seed: the seed is an integer, not {seed!r}")
+    thread.listener.writing(_default, "seed", seed)
     _default.seed = seed
     for generator in default_generators():
         generator.manual_seed(seed)

@@ -231,6 +231,7 @@ class Optimizer:
         A `closure` computes the loss and its gradients anew; its result is returned.
         """
         args: tuple[Any, ...] = () if closure is None else (closure,)
+        thread.listener.assume(self._all_hooks)
         for hook in self._pre_hooks:
             changed = hook(self, args, {})
             if changed is not None:
@@ -413,11 +414,22 @@ class Optimizer:
     # ---- hooks
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHook:
         """Call ``hook(optimizer, args, kwargs)`` before every step; it may replace both."""
-        return add_hook(self._pre_hooks, hook)
+        return self._hooked("_pre_hooks", hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHook:
         """Call ``hook(optimizer, args, kwargs)`` after every step."""
-        return add_hook(self._post_hooks, hook)
+        return self._hooked("_post_hooks", hook)
+
+    def _hooked(self, kind: str, hook: Callable[..., Any]) -> RemovableHook:
+        hooks = getattr(self, kind)
+        thread.listener.assume(self._all_hooks)
+        thread.listener.reading(self, kind, hooks)
+        return add_hook(hooks, hook)
+
+    def _all_hooks(self) -> tuple[Any, ...] | None:
+        """What is called before a step, and after."""
+        before, after = tuple(self._pre_hooks), tuple(self._post_hooks)
+        return (before, after) if before or after else None
 
     # ---- saving
     def state_dict(self) -> dict[str, Any]:

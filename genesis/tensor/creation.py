@@ -205,6 +205,8 @@ def asarray(
 
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     """A tensor on the memory of a NumPy array, which it never writes to."""
+    if isinstance(ndarray, NDArray):  # stands for one that is an argument of a jitted function
+        return Tensor(ndarray)
     if not isinstance(ndarray, np.ndarray):
         raise TypeError(f"from_numpy: expected a NumPy array, got {type(ndarray).__name__}")
     return Tensor(nd.from_numpy(ndarray))

@@ -12,6 +12,7 @@ from genesis.functional.movement import offset_of, strides_of
 from genesis.ir.size import product
 from genesis.ndarray.core.device import Device, known_device
 from genesis.ndarray.core.layout import row_major
+from genesis.ndarray.core.value import CaptureError, thread
 from genesis.tensor.memory_formats import Size, layout, strided
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ class Description:
     @property
     def version(self) -> int:
         """How often the storage has been written."""
+        if thread.recorder is not None:
+            raise CaptureError(
+                f"{thread.recorder.name}: how often a tensor has been written is not known while "
+                "a function is recorded"
+            )
         return self.array.version
 
     def is_floating_point(self) -> bool:

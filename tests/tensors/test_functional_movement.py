@@ -198,6 +198,34 @@ def test_views_alias_and_the_tape_follows(rng: np.random.Generator) -> None:
     comparison.check()
 
 
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_as_strided_is_a_view_whatever_the_strides(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(0, 4), max_size=4))
+    strides = data.draw(st.lists(st.integers(0, 5), min_size=len(sizes), max_size=len(sizes)))
+    offset = data.draw(st.integers(0, 4))
+    reach = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    found = []
+    for m in (genesis, torch):
+        leaf = m.arange(reach + 3.0 if 0 not in sizes else 8.0).requires_grad_()
+        x = leaf * 1
+        seen = x.as_strided(sizes, strides, offset)
+        weights = m.arange(float(seen.numel())).reshape(sizes)
+        (seen * seen * weights).sum().backward()
+        with m.no_grad():
+            x.mul_(2)
+        found.append((seen.tolist(), leaf.grad.tolist()))
+        written = leaf.detach().clone()
+        try:
+            written.as_strided(sizes, strides, offset).add_(1)
+        except (RuntimeError, TypeError, ValueError):
+            found[-1] += (None,)
+        else:
+            found[-1] += (written.tolist(),)
+    assert found[0][:2] == found[1][:2]
+    assert found[0][2] in (None, found[1][2])
+
+
 def test_copies_do_not_alias() -> None:
     x = genesis.arange(6.0).reshape(2, 3)
     copies = [x.t().reshape(6), x.flip(0), x.repeat(1, 1), x[:1].repeat(2, 1), x.clone(), x.diag()]

@@ -58,6 +58,8 @@ copyreg.pickle(NDArray, _reduced)
 
 def from_numpy(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
     """An array on the memory of a NumPy array, or on a copy where that cannot be shared."""
+    if isinstance(source, NDArray):  # stands for one that is an argument of a jitted function
+        return source
     where = chosen(device)
     dtype = as_dtype(source.dtype.newbyteorder("="))
     itemsize = dtype.itemsize
@@ -79,6 +81,8 @@ def from_numpy(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
 
 def copied(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
     """An array on a copy of a NumPy array."""
+    if isinstance(source, NDArray):  # stands for one that is an argument of a jitted function
+        return source
     where = chosen(device)
     dtype = as_dtype(source.dtype.newbyteorder("="))
     backend = backend_of(where)

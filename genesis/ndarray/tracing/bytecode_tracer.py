@@ -33,6 +33,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dis import get_instructions
 from functools import _lru_cache_wrapper, cache, partial, reduce
+from importlib.util import resolve_name
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -83,8 +84,12 @@ _REFUSED = frozenset((
     "start_joinable_thread", "getrefcount", "gettrace", "settrace", "setprofile",
     "getallocatedblocks", "id",
 ))  # fmt: skip
-#: Functions of Genesis that change what holds for the whole process.
-_SETTERS = frozenset(("set_num_threads", "set_printoptions", "use_deterministic_algorithms"))
+#: Functions of Genesis that change, or tell, what holds for the whole process.
+_OF_PROCESS = frozenset((
+    "set_num_threads", "get_num_threads", "set_printoptions", "use_deterministic_algorithms",
+    "random.seed", "Generator.seed", "memory.stats", "memory.alive", "memory.trim",
+    "memory.reset_peak",
+))  # fmt: skip
 _WRITES_ARRAYS = ("fill", "sort", "put", "resize", "partition", "itemset", "setfield")
 #: Methods that change a container without regard to what it holds, and those that regard it.
 _OF_KEYS = frozenset((
@@ -280,6 +285,19 @@ class Watch:
             value = getattr(builtins, name, MISSING)
         self.loaded(value)
 
+    def _import(self, frame: FrameType, name: str) -> None:
+        level, names = self.top(frame, 2)
+        if frame.f_code.co_filename.startswith(_ROOT):
+            return
+        if level:
+            name = resolve_name("." * level + name, frame.f_globals.get("__package__") or "")
+        self.imported(name if names else name.partition(".")[0])
+
+    def imported(self, name: str) -> None:
+        """A module is looked up by its whole name."""
+        self.journal.read(vars(sys), "item", "modules", sys.modules)
+        self.journal.read(sys.modules, "item", name, sys.modules.get(name, MISSING))
+
     def _store_global(self, frame: FrameType, name: str) -> None:
         (value,) = self.top(frame, 1)
         self.journal.set_item(frame.f_globals, name, value, operator.setitem)
@@ -333,6 +351,8 @@ class Watch:
                 if name in kind.__dict__:
                     self._class_attribute(kind, name)
                     break
+        if name == "__class__":
+            self._refuse_class(x)
         own = getattr(x, "__dict__", None)
         if own and name in own:
             if self.journal.has_written(x, name):
@@ -430,6 +450,8 @@ class Watch:
 
     def related(self, kind: Any, asked: Any, x: Any = MISSING) -> None:
         """Whether a class, that of `x` maybe, is one of those asked for, or below."""
+        if id(x) in self.journal.foreign and issubclass(np.ndarray, asked) != issubclass(kind, asked):
+            self._refuse_class(x)
         if not isinstance(kind, type) or objects.is_opaque(kind) or id(kind) in self.static:
             return
         known = objects.is_of_library(kind)
@@ -442,6 +464,15 @@ class Watch:
                 # Classes are registered with it, and a protocol looks at what an object has.
                 owner, place = (kind, "subclass") if x is MISSING else (x, "instance")
                 self.journal.read(owner, place, other, READERS[place](owner, other))
+
+    def _refuse_class(self, x: Any) -> None:
+        if id(x) in self.journal.foreign:
+            self.journal.refuse(
+                CaptureError(
+                    "genesis.jit: the function asks for the class of an argument that is a NumPy "
+                    "array, for which an array of Genesis stands; pass genesis.from_numpy(x)"
+                )
+            )
 
     def _store_attribute(self, frame: FrameType, name: str) -> None:
         value, x = self.top(frame, 2)
@@ -752,6 +783,7 @@ class Watch:
 
     def _match_class(self, frame: FrameType, count: int) -> None:
         x, kind, names = self.top(frame, 3)
+        self.related(type(x), kind, x)
         if isinstance(x, kind):
             self.attribute(kind, "__match_args__")
             for name in (*getattr(kind, "__match_args__", ())[:count], *names):
@@ -900,8 +932,12 @@ class Watch:
         if code in objects.atomics and args and isinstance(args[0], CONTAINERS):
             self._container_method(frame, args[0], f.__name__, args[1:], names)
             return False
-        if code.co_name in _SETTERS and code.co_filename.startswith(_ROOT):
-            self.refuse(frame, f"calls {f.__name__}, a setting of the process")
+        if f.__name__ == "_gcd_import" and args:  # what `importlib.import_module` calls
+            self.imported(args[0])
+        if code.co_filename.startswith(_ROOT):
+            inner = f"{f.__module__.rpartition('.')[2]}.{f.__name__}"
+            if not _OF_PROCESS.isdisjoint((f.__name__, f.__qualname__, inner)):
+                self.refuse(frame, f"calls {f.__name__}, which is about the whole process")
         self.handed(frame, args)
         return False
 
@@ -929,6 +965,7 @@ class Watch:
     def _made(self, frame: FrameType, kind: type, args: list[Any]) -> None:
         """An object is made: by Python code, that is seen, or by C code of this kind."""
         if kind is type and len(args) == 1:
+            self._refuse_class(args[0])
             self.journal.read(args[0], "class", None, type(args[0]))
             return
         if kind.__module__.startswith("numpy"):
@@ -1306,6 +1343,11 @@ def _callable(watch: Watch, frame: FrameType, args: list[Any]) -> None:
         watch._class_attribute(type(args[0]), "__call__")
 
 
+def _import(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    if len(args) < 5:  # not relative
+        watch.imported(args[0] if len(args) > 3 and args[3] else args[0].partition(".")[0])
+
+
 def _nothing(watch: Watch, frame: FrameType, args: list[Any]) -> None:
     pass
 
@@ -1314,7 +1356,7 @@ _BUILTINS: dict[Any, Callable[[Watch, FrameType, list[Any]], None]] = {
     getattr: _getattr, hasattr: _getattr, setattr: _setattr, delattr: _setattr, len: _len,
     vars: _vars, dir: _dir, isinstance: _isinstance, issubclass: _issubclass, callable: _callable,
     id: _identified, locals: _nothing, globals: _nothing,
-    repr: _exactly, format: _exactly, hash: _hashed,
+    repr: _exactly, format: _exactly, hash: _hashed, __import__: _import,
 }  # fmt: skip
 
 #: C functions that change an argument, which one.
@@ -1425,6 +1467,7 @@ _HANDLERS: dict[str, tuple[Handler, Any]] = {
     name: (handler, given)
     for handler, given, names in (
         (Watch._load_global, "value", "LOAD_GLOBAL LOAD_NAME"),
+        (Watch._import, "value", "IMPORT_NAME"),
         (Watch._store_global, "value", "STORE_GLOBAL"),
         (Watch._delete_global, "value", "DELETE_GLOBAL"),
         (Watch._load_cell, "cell", "LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF"),

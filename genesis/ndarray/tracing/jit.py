@@ -171,6 +171,11 @@ class Jit(Generic[P, R]):
                 except Aliased as found:
                     self._pin(args, kwargs, found)
                     continue
+                except RecursionError:
+                    raise CaptureError(
+                        "genesis.jit: an argument contains itself, or is nested too deeply; pass "
+                        "what it holds"
+                    ).located(self._function) from None
                 if type(ready) is tuple and ready[0].writes:
                     return cast(R, ready[0].finish(ready))
             if type(ready) is tuple:

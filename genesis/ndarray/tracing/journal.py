@@ -109,6 +109,7 @@ class Journal(Listener):
         #: Arguments that were found to be different objects, by their paths.
         self.distinct: dict[tuple[pytree.Path, pytree.Path], None] = {}
         self.asked: set[int] = set()  #: Numbers of objects that it matters which they are.
+        self.foreign: set[int] = set()  #: Numbers of what stands for arguments of another class.
         #: The first thing that cannot be replayed. User code may have caught the error.
         self.refusal: Exception | None = None
         self._undo: list[tuple[Any, Callable[[], None]]] = []
@@ -357,7 +358,7 @@ class Journal(Listener):
                 self._untracked.setdefault(id(owner), [])
 
     # ---- the end
-    def roll_back(self) -> None:
+    def undo(self) -> None:
         """Undo all writes to objects from outside, the last one first."""
         if self._undo and self._young is None:
             self._young = _youngest()
@@ -365,6 +366,10 @@ class Journal(Listener):
             owner, undo = self._undo.pop()
             if self.is_outer(owner):
                 undo()
+
+    def roll_back(self) -> None:
+        """Undo what was written, and if the recording failed what was done for it."""
+        self.undo()
         while self._undo_if_failed:
             self._undo_if_failed.pop()()
 

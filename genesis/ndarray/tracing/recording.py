@@ -153,6 +153,7 @@ class Recording:
             if not any(path[: len(p)] == p for p in call.pinned)
         ]
         journal.introduce(parts)
+        journal.foreign.update(id(stand_ins[k]) for k in call.numpy)
         for x in pytree.flatten(tree)[0]:
             journal.found(x, function)
         for path in call.pinned:  # those are themselves, wherever else they are found
@@ -368,6 +369,7 @@ class Recording:
             raise NeedsStorage
         outer = [p for p in places.values() if not isinstance(p, int)]
         self.neighbours = outer if written or self.actions else []
+        recorder.journal.undo()  # arguments are looked at as a run will find them
         self.require_apart(call.tree)
         saved = [] if self.tape is None else self.tape.saved
         wanted = [*(recorder.now[s] for s in (*fresh, *written)), *saved]
