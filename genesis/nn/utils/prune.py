@@ -37,7 +37,9 @@ class BasePruningMethod:
     ) -> Tensor:
         """A tensor with zeros for what is taken away."""
         mask = creation.ones_like(t) if default_mask is None else default_mask
-        return t * self.compute_mask(t if importance_scores is None else importance_scores, mask)
+        scores = t if importance_scores is None else importance_scores
+        found: Tensor = t * self.compute_mask(scores, mask)
+        return found
 
     @classmethod
     def apply(
@@ -59,7 +61,7 @@ class BasePruningMethod:
         if self.PRUNING_TYPE != "unstructured" or bool((mask != 0).all()):
             return self.compute_mask(x, mask)
         left = mask != 0
-        found = mask.clone()
+        found: Tensor = mask.clone()
         found[left] = self.compute_mask(x[left], mask[left]).to(mask.dtype)
         return found
 
@@ -140,7 +142,8 @@ class CustomFromMask(BasePruningMethod):
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
         """What both masks keep."""
-        return default_mask * self.mask.to(default_mask.dtype)
+        found: Tensor = default_mask * self.mask.to(default_mask.dtype)
+        return found
 
 
 class Identity(BasePruningMethod):
