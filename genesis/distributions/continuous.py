@@ -272,7 +272,7 @@ class Cauchy(_Located):
         return found
 
 
-class Folded(_Located):
+class _Folded(_Located):
     """The size of what is spread evenly around 0: before the distribution of that among bases."""
 
     domains = MappingProxyType({"scale": POSITIVE})
@@ -307,7 +307,7 @@ class Folded(_Located):
         return found
 
 
-class HalfNormal(Folded, Normal):
+class HalfNormal(_Folded, Normal):
     """The size of a normal number."""
 
     def cdf(self, value: Any) -> Tensor:
@@ -333,7 +333,7 @@ class HalfNormal(Folded, Normal):
         return found
 
 
-class HalfCauchy(Folded, Cauchy):
+class HalfCauchy(_Folded, Cauchy):
     """The size of a Cauchy distributed number; its expectation is infinite."""
 
     @property

@@ -146,14 +146,6 @@ class CustomFromMask(BasePruningMethod):
         return found
 
 
-class Identity(BasePruningMethod):
-    """Nothing, but there is a mask."""
-
-    def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """What was kept before."""
-        return default_mask
-
-
 def l1_unstructured(
     module: M, name: str, amount: float, importance_scores: Tensor | None = None
 ) -> M:
@@ -195,8 +187,7 @@ def custom_from_mask(module: M, name: str, mask: Tensor) -> M:
 
 def identity(module: M, name: str) -> M:
     """Take nothing away, but have the mask."""
-    Identity.apply(module, name)
-    return module
+    return _masked(module, name, creation.ones_like(_whole(module, name).detach()))
 
 
 def global_unstructured(
@@ -307,7 +298,7 @@ def _masked(module: M, name: str, mask: Tensor) -> M:
 
 
 __all__ = [
-    "BasePruningMethod", "CustomFromMask", "Identity", "L1Unstructured", "LnStructured",
+    "BasePruningMethod", "CustomFromMask", "L1Unstructured", "LnStructured",
     "RandomStructured", "RandomUnstructured", "custom_from_mask", "global_unstructured", "identity",
     "is_pruned", "l1_unstructured", "ln_structured", "random_structured", "random_unstructured",
     "remove",
