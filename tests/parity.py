@@ -152,7 +152,7 @@ REASONS: dict[str, dict[str, str]] = {
         "torch.nn": "RNNBase RNNCellBase Uninitialized* factory_kwargs",
         "torch.nn.functional": "*torch_function* assert_int_or_pair",
         "torch.nn.utils.parametrize": "transfer_*",
-        "torch.nn.utils.prune": "PruningContainer",
+        "torch.nn.utils.prune": "Identity PruningContainer",
         "torch.nn.utils.rnn": "PackedSequence_ bind invert_permutation",
     },
     "Not written yet.": {

@@ -18,6 +18,7 @@ from genesis.distributions.distribution import (
     Domain,
 )
 from genesis.distributions.gamma_gradient import moving_with
+from genesis.functional.function import one_operation
 from genesis.functional.special import i0e, i1e
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
@@ -66,6 +67,11 @@ class _Located(Distribution):
         return (value - self.loc) / self.scale
 
 
+@one_operation
+def _normal_log_prob(value: Any, loc: Any, scale: Any) -> Any:
+    return -0.5 * fn.square((value - loc) / scale) - fn.log(scale) - LOG_2PI / 2
+
+
 class Normal(_Located):
     """The normal distribution.
 
@@ -79,7 +85,7 @@ class Normal(_Located):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""
-        found: Tensor = -0.5 * fn.square(self._from_loc(value)) - fn.log(self.scale) - LOG_2PI / 2
+        found: Tensor = _normal_log_prob(value, self.loc, self.scale)
         return found
 
     def entropy(self) -> Tensor:
@@ -266,7 +272,7 @@ class Cauchy(_Located):
         return found
 
 
-class Folded(_Located):
+class _Folded(_Located):
     """The size of what is spread evenly around 0: before the distribution of that among bases."""
 
     domains = MappingProxyType({"scale": POSITIVE})
@@ -301,7 +307,7 @@ class Folded(_Located):
         return found
 
 
-class HalfNormal(Folded, Normal):
+class HalfNormal(_Folded, Normal):
     """The size of a normal number."""
 
     def cdf(self, value: Any) -> Tensor:
@@ -327,7 +333,7 @@ class HalfNormal(Folded, Normal):
         return found
 
 
-class HalfCauchy(Folded, Cauchy):
+class HalfCauchy(_Folded, Cauchy):
     """The size of a Cauchy distributed number; its expectation is infinite."""
 
     @property

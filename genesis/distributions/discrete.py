@@ -18,6 +18,7 @@ from genesis.distributions.distribution import (
     Distribution,
     Domain,
 )
+from genesis.functional.function import one_operation
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
 from genesis.type_info import finfo
@@ -117,22 +118,41 @@ class Categorical(Distribution):
         with no_grad():
             shape = (*sample_shape, *self.logits.shape)
             drawn = creation.rand(*shape, dtype=self.logits.dtype, device=self.logits.device)
-            noise = -fn.log(-fn.log(drawn * (1 - 2.0**-23) + 2.0**-24))
-            found: Tensor = fn.argmax(self.logits + noise, -1)
+            found: Tensor = _greatest(self.logits, drawn)
             return found
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the probability."""
-        index = fn.unsqueeze(value.long(), -1)
-        shape = fn.broadcast_tensors(index, self.logits[..., :1])[0].shape
-        logits = fn.expand(self.logits, (*shape[:-1], self.logits.shape[-1]))
-        found: Tensor = fn.squeeze(fn.gather(logits, -1, fn.expand(index, shape)), -1)
+        found: Tensor = _picked(self.logits, value)
         return found
 
     def entropy(self) -> Tensor:
         """The expected surprise."""
-        found: Tensor = -fn.sum(fn.where(self.probs > 0, self.probs * self.logits, 0.0), -1)
+        found: Tensor = _surprise(self.logits)
         return found
+
+
+@one_operation
+def _greatest(logits: Any, drawn: Any) -> Any:
+    """The choices whose logits plus Gumbel numbers are greatest."""
+    noise = -fn.log(-fn.log(drawn * (1 - 2.0**-23) + 2.0**-24))
+    return fn.argmax(logits + noise, -1)
+
+
+@one_operation
+def _picked(logits: Any, value: Any) -> Any:
+    """The logits of choices, which broadcast against them."""
+    index = fn.unsqueeze(value.long(), -1)
+    shape = fn.broadcast_tensors(index, logits[..., :1])[0].shape
+    logits = fn.expand(logits, (*shape[:-1], logits.shape[-1]))
+    return fn.squeeze(fn.gather(logits, -1, fn.expand(index, shape)), -1)
+
+
+@one_operation
+def _surprise(logits: Any) -> Any:
+    """What a choice tells on average."""
+    probs = fn.exp(logits)
+    return -fn.sum(fn.where(probs > 0, probs * logits, 0.0), -1)
 
 
 class OneHotCategorical(Categorical):

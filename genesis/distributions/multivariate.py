@@ -11,7 +11,7 @@ from genesis import functional as fn
 from genesis.autograd.mode import no_grad
 from genesis.distributions import constraints
 from genesis.distributions.continuous import LOG_2PI, Beta, Chi2
-from genesis.distributions.distribution import POSITIVE, Distribution
+from genesis.distributions.distribution import POSITIVE, Distribution, Domain
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
 from genesis.type_info import broadcast_shapes
@@ -209,16 +209,19 @@ class Wishart(Distribution):
     ) -> None:
         root = _root("Wishart", covariance_matrix, precision_matrix, scale_tril)
         count = root.shape[-1]
-        given = (
-            creation.full_like(root[..., 0, 0], float(df)) if isinstance(df, int | float) else df
-        )
+        given = df if isinstance(df, Tensor) else creation.full_like(root[..., 0, 0], float(df))
         batch = tuple(broadcast_shapes(given.shape, root.shape[:-2]))
         self.batch_shape, self.event_shape = batch, (count, count)
-        self.domains = {"df": constraints.greater_than(count - 1)}
-        self.df: Tensor = fn.expand(self._within("df", given, self.domains["df"]), batch)
+        found = self._within("df", given, constraints.greater_than(count - 1))
+        self.df: Tensor = fn.expand(found, batch)
         self.scale_tril: Tensor = fn.expand(root, (*batch, count, count))
         less = creation.arange(count, dtype=root.dtype, device=root.device)
         self._diagonal = self._part(Chi2, fn.unsqueeze(self.df, -1) - less)
+
+    @property
+    def arg_constraints(self) -> dict[str, Domain]:
+        """Degrees of freedom are more than the dimensions less 1."""
+        return {"df": constraints.greater_than(self.event_shape[0] - 1)}
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws through which gradients reach df and the covariance."""
@@ -264,7 +267,8 @@ class Wishart(Distribution):
     @property
     def mean(self) -> Tensor:
         """The expectation."""
-        return self.df[..., None, None] * self.covariance_matrix
+        found: Tensor = self.df[..., None, None] * self.covariance_matrix
+        return found
 
     @property
     def variance(self) -> Tensor:
@@ -272,7 +276,8 @@ class Wishart(Distribution):
         covariance = self.covariance_matrix
         sizes = _diagonal(covariance)
         both = fn.unsqueeze(sizes, -1) * fn.unsqueeze(sizes, -2)
-        return self.df[..., None, None] * (fn.square(covariance) + both)
+        found: Tensor = self.df[..., None, None] * (fn.square(covariance) + both)
+        return found
 
 
 class LKJCholesky(Distribution):

@@ -21,6 +21,7 @@ import numpy as np
 from genesis import ndarray as nd
 from genesis.autograd import enable_grad
 from genesis.ir.dtype import float64
+from genesis.ir.size import Dim
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import need_contents
 from genesis.ndarray.tracing.jit import jit
@@ -198,7 +199,7 @@ class LBFGS(Optimizer):
 
 @jit
 def _moved(arrays: list[NDArray], direction: NDArray, t: NDArray, origin: NDArray | None) -> None:
-    start = 0
+    start: Dim = 0
     for x in arrays:
         part = slice(start, start + x.size)
         here = x if origin is None else origin[part].reshape(x.shape)

@@ -382,11 +382,13 @@ def test_muon(adjust: str | None) -> None:
     assert set(optimizer.state_dict()["state"][0]) == {"momentum_buffer"}
 
 
+@pytest.mark.parametrize("memory", [4, 20])
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
-def test_lbfgs(search: str | None) -> None:
-    """Rosenbrock's valley, with a short memory."""
+def test_lbfgs(search: str | None, memory: int) -> None:
+    """Rosenbrock's valley, with a memory that is full soon, and one that grows."""
     start = np.array([-1.2, 1.0, 0.5])
-    settings: dict[str, Any] = {"lr": 1.0 if search else 1e-2, "max_iter": 7, "history_size": 4}
+    settings: dict[str, Any] = {"lr": 1.0 if search else 1e-2, "max_iter": 7}
+    settings["history_size"] = memory
     theirs = torch.tensor(start, requires_grad=True)
     ours = Tensor(nd.array(start), requires_grad=True)
     reference = torch.optim.LBFGS([theirs], line_search_fn=search, **settings)

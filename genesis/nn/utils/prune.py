@@ -37,7 +37,9 @@ class BasePruningMethod:
     ) -> Tensor:
         """A tensor with zeros for what is taken away."""
         mask = creation.ones_like(t) if default_mask is None else default_mask
-        return t * self.compute_mask(t if importance_scores is None else importance_scores, mask)
+        scores = t if importance_scores is None else importance_scores
+        found: Tensor = t * self.compute_mask(scores, mask)
+        return found
 
     @classmethod
     def apply(
@@ -59,7 +61,7 @@ class BasePruningMethod:
         if self.PRUNING_TYPE != "unstructured" or bool((mask != 0).all()):
             return self.compute_mask(x, mask)
         left = mask != 0
-        found = mask.clone()
+        found: Tensor = mask.clone()
         found[left] = self.compute_mask(x[left], mask[left]).to(mask.dtype)
         return found
 
@@ -140,15 +142,8 @@ class CustomFromMask(BasePruningMethod):
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
         """What both masks keep."""
-        return default_mask * self.mask.to(default_mask.dtype)
-
-
-class Identity(BasePruningMethod):
-    """Nothing, but there is a mask."""
-
-    def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """What was kept before."""
-        return default_mask
+        found: Tensor = default_mask * self.mask.to(default_mask.dtype)
+        return found
 
 
 def l1_unstructured(
@@ -192,8 +187,7 @@ def custom_from_mask(module: M, name: str, mask: Tensor) -> M:
 
 def identity(module: M, name: str) -> M:
     """Take nothing away, but have the mask."""
-    Identity.apply(module, name)
-    return module
+    return _masked(module, name, creation.ones_like(_whole(module, name).detach()))
 
 
 def global_unstructured(
@@ -304,7 +298,7 @@ def _masked(module: M, name: str, mask: Tensor) -> M:
 
 
 __all__ = [
-    "BasePruningMethod", "CustomFromMask", "Identity", "L1Unstructured", "LnStructured",
+    "BasePruningMethod", "CustomFromMask", "L1Unstructured", "LnStructured",
     "RandomStructured", "RandomUnstructured", "custom_from_mask", "global_unstructured", "identity",
     "is_pruned", "l1_unstructured", "ln_structured", "random_structured", "random_unstructured",
     "remove",
