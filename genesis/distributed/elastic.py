@@ -55,6 +55,7 @@ T = TypeVar("T")
 HELD = 2
 #: Seconds after which a process that waits looks whether the others are still there.
 PATIENCE = 0.5
+_ANEW = "start again from a checkpoint (genesis.distributed.restore)"
 #: Seconds after which the first process looks whether others wish to come or to leave.
 ATTENTION = 0.05
 
@@ -241,8 +242,7 @@ class Run:
                 break
         else:
             raise RuntimeError(
-                "too many processes were lost at once: nobody holds what they alone had; start "
-                "again from a checkpoint (genesis.distributed.restore)"
+                f"too many processes were lost at once: nobody holds what they alone had; {_ANEW}"
             )
         settings = next(s for note in notes for e, k, s in note["settings"] if (e, k) == key)
         link = ProcessGroup("state", range(present)) if present > 1 else None
@@ -387,6 +387,10 @@ class _Council:
                 return epoch + 1  # a member comes first: it knows the others
             if self.store.check(["done"]):
                 raise SystemExit(0)
+            text = self._read(f"{epoch}/members")
+            members = json.loads(text)[0] if text else range(self.first)
+            if all(map(self._is_gone, members)) and not self._arrived(epoch + 1):
+                raise RuntimeError(f"nobody is left who could let this process in; {_ANEW}")
             time.sleep(0.01)
 
     def _read(self, key: str) -> str:

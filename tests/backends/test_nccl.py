@@ -242,7 +242,9 @@ def test_processes_agree_whether_they_have_nccl(made: Any, monkeypatch: Any) -> 
         others[:] = [told]
         mesh = object.__new__(Mesh)
         mesh.form, mesh.rank, mesh._links = SimpleNamespace(name="m"), 0, {}  # type: ignore[assignment]
-        mesh._groups = {"dp": SimpleNamespace(members=[0, 1], rank=0, size=2, lost=lambda cause: None)}  # type: ignore[dict-item]
+        mesh._groups = {
+            "dp": SimpleNamespace(members=[0, 1], rank=0, size=2, lost=lambda cause: None)
+        }  # type: ignore[dict-item]
         link = mesh.link("dp", backend)
         assert (link is not None) is wanted and mesh.link("dp", backend) is link
         mesh.close()

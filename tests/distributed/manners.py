@@ -180,7 +180,7 @@ def refused(text: str, function: Any, *args: Any) -> None:
 
 
 def swapped(mesh: gd.Mesh) -> None:
-    """Programs in another order, and other sizes: what processes add up does not belong together."""
+    """Programs in another order, and other sizes: what is added up does not belong together."""
     x, more = (mesh.batch(nd.ones((rows, 2))) for rows in (2, 3))
     f, g = genesis.jit(lambda y: y.sum(0)), genesis.jit(lambda y: (y * 10).sum(0))
     for h in (f, g):

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.distributed import HashStore
 
 import genesis
 import genesis.distributed as gd
 from genesis import nn, optim
+from genesis.distributed.elastic import _Council
 from genesis.distributed.reshard import Region, common, moved, plan, without
 from tests.distributed import networks
 from tests.distributed.test_training import launched
@@ -125,6 +127,28 @@ def test_without_a_launcher_there_is_one_call() -> None:
     assert gd.elastic(train) == "done" and calls == [0, 1, 2]
     with pytest.raises(ValueError, match="resize: 0 processes"):
         gd.elastic(lambda run: run.resize(0))
+
+
+def test_a_process_that_nobody_lets_in_does_not_wait_for_ever() -> None:
+    """It waits for members that are there, and for others on their way to the next epoch."""
+    council = object.__new__(_Council)
+    council.me, council.first, council.timeout = 5, 2, 60.0
+    council.store = HashStore()
+    for uid in (0, 1):
+        council.store.set(f"gone/{uid}", b"-9")
+    with pytest.raises(RuntimeError, match="nobody is left who could let this process in"):
+        council._invited()
+    council.store.set("3/members", json.dumps([[1, 4], [], True]))
+    council.store.set("epoch", b"3")
+    timer = threading.Timer(0.1, lambda: council.store.set("gone/4", b"-9"))
+    timer.start()
+    with pytest.raises(RuntimeError, match="nobody is left"):
+        council._invited()
+    assert timer.finished.is_set()
+    council.store.set("3/change", json.dumps({"at": 9, "join": [5, 6], "leave": []}))
+    council.store.set("4/who/1", json.dumps([6, False]))
+    council.store.add("4/arrived", 1)
+    assert council._invited() == 4
 
 
 # ---- processes

@@ -230,3 +230,22 @@ def test_divided_experts() -> None:
 @pytest.mark.parametrize("strategies", ("dp,zero3", "dpxtp", "zero3xtp"))
 def test_four_processes(model: str, strategies: str) -> None:
     compare(4, model, strategies, 50)
+
+
+@cache
+def programs(count: int, rule: str) -> dict[str, list[float]]:
+    done = launched(count, str(HERE / "user_programs.py"), rule)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[float]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "rule"), ((2, "zero3"), (3, "dp"), (3, "tp"), (4, "zero1"), (4, "zero3xtp"))
+)
+def test_what_users_write(count: int, rule: str) -> None:
+    """Every program comes to what one process comes to, whatever seeds processes start with."""
+    alone, found = programs(1, "dp"), programs(count, rule)
+    for name, want in alone.items():
+        np.testing.assert_allclose(found[name], want, rtol=1e-3, atol=1e-5, err_msg=name)

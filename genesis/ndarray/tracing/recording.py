@@ -532,7 +532,8 @@ class Recording:
             graph, self.ranks, carrier = divided
             lines = {n: lines[source] for n, source in graph.origins.items() if source in lines}
             actual = {v: call.inputs[k].array.storage.actual for v, k in arguments.items()}
-            agree(divided, Places(self._title, lines), [actual.get(v, v) for v in slots], self.scalars)
+            given = [actual.get(v, v) for v in slots]
+            agree(divided, Places(self._title, lines), given, self.scalars)
             self.forms = [(n.shape, p) for n, p in zip(roots, graph.placements, strict=True)]
             roots = graph.roots
         compile_ = partial(compiled, roots, donated, self.device, self.budget)
