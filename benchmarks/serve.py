@@ -54,7 +54,7 @@ def main() -> None:
                 target = Target(f"http://127.0.0.1:{PORT}", None, None)
                 measure(target, {**how, "requests": 2, "clients": 2, "seed": -1})  # compiles
                 how |= {"requests": options.requests, "warm": options.clients}
-                with other_work(server) as others:
+                with other_work(server.pid) as others:
                     found[name].append(measure(target, how))
                 found[name][-1]["others %"] = 100 * others[0]
                 print(name, {k: float(f"{v:.4g}") for k, v in found[name][-1].items()}, flush=True)
@@ -100,8 +100,8 @@ def other_work(server: int) -> Iterator[list[float]]:
 
 
 @contextmanager
-def served(command: list[str]) -> Iterator[int]:
-    """The process of a server, from the moment that it answers."""
+def served(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A server, from the moment that it answers."""
     with open(Path(os.devnull), "w") as nowhere:
         process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
         try:
@@ -113,7 +113,7 @@ def served(command: list[str]) -> Iterator[int]:
                     if process.poll() is not None:
                         raise SystemExit(f"{command[0]} ended with {process.returncode}") from None
                     time.sleep(0.5)
-            yield process.pid
+            yield process
         finally:
             process.terminate()
             process.wait()

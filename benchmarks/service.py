@@ -1,12 +1,14 @@
 """What `genesis serve` promises those who wait, under more load than it can bear.
 
-    python -m benchmarks.service MODEL [--only priorities,retry,policies]
+    python -m benchmarks.service MODEL [--only priorities,retry,drain,policies]
 
 *priorities*: text that nobody is in a hurry for comes at twice the rate that the server has, and
 beside it requests that are: these are to have their first token in time, 95 of 100, and the others
 at least a tenth of what the server can do. *retry*: a flood; whoever is told when to come back is
 compared with whoever came just before and was let in: what he was told, and that one's wait, are
-to be within twice each other, 80 of 100. *policies*: what went otherwise if pages had been evicted
+to be within twice each other, 80 of 100. *drain*: clients ask on and on while the server is told
+to end: whoever was accepted has the whole answer, whoever was not is told so, and the server ends
+with 0. *policies*: what went otherwise if pages had been evicted
 otherwise is simulated from a trace, and tried: the one that is better is to be better.
 
 It ends with 1 if a promise is not kept.
@@ -16,8 +18,10 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -113,6 +117,26 @@ def retry(model: str, folder: Path) -> bool:
     return right >= 0.8 * len(told)
 
 
+def drain(model: str) -> bool:
+    """Whether a server that is told to end loses nothing that it has accepted."""
+    with served([*genesis_command(model, None, 384, 32), "--grace", "120"]) as server:
+        target = Target(URL, None, None)
+        full, found = capacity(target), list[RequestOutcome]()
+        todo = requests(int(20 * full) + 64, seed=5)
+        clients = threading.Thread(target=lambda: found.extend(send(target, todo, 64)))
+        clients.start()
+        time.sleep(5)
+        server.send_signal(signal.SIGTERM)
+        clients.join()
+        ended = server.wait(60)
+    counts = Counter(outcome.status for outcome in found)
+    print(f"drain: {dict(counts)}, the server ended with {ended}")
+    told = {"200", "503", "ConnectionRefusedError", "ConnectionResetError"}
+    begun = [o for o in found if o.times and o.status != "200"]
+    whole = counts["200"] >= 64 and len(found) > counts["200"]  # all clients were waiting, then
+    return counts.keys() <= told and not begun and whole and ended == 0
+
+
 def policies(model: str, folder: Path) -> bool:
     """Whether the better of two ways to evict pages is the better one in a simulation, too."""
     rng = random.Random(4)
@@ -145,12 +169,13 @@ def policies(model: str, folder: Path) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", help="a folder or a GGUF file")
-    parser.add_argument("--only", default="priorities,retry,policies")
+    parser.add_argument("--only", default="priorities,retry,drain,policies")
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
         kept = {
             "priorities": lambda: priorities(options.model),
             "retry": lambda: retry(options.model, Path(folder)),
+            "drain": lambda: drain(options.model),
             "policies": lambda: policies(options.model, Path(folder)),
         }
         broken = [name for name in options.only.split(",") if not kept[name]()]

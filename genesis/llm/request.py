@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from genesis.llm.page_offload import Load, StorePage
-from genesis.llm.pages import Copy, Tables, Write
+from genesis.llm.pages import Copy, PagePool, Tables, Write
 from genesis.llm.prefix_cache import Chain
 
 
@@ -146,6 +146,12 @@ class SequenceState:
     def ready(self) -> bool:
         """Whether only the last token is left to compute."""
         return self.computed == len(self.tokens) - 1
+
+    def fork(self, pool: PagePool) -> SequenceState:
+        """The same, on the same pages, to go on differently."""
+        twin = SequenceState(list(self.tokens), self.chain.fork(), pool.fork(self.tables))
+        twin.computed, twin.registered = self.computed, self.registered
+        return twin
 
 
 class Job:

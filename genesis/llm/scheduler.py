@@ -29,7 +29,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 
 from genesis.llm.pages import NOWHERE, PagePool, Write
 from genesis.llm.prefix_cache import Chain, PrefixCache
@@ -255,12 +255,9 @@ class Scheduler:
 
     def _wanted_rows(self) -> int:
         """Texts that would be continued if nobody had to wait for a prompt."""
-        found, most = 0, self.limits.sequences
-        for job in chain(self._running, *self._waiting.values()):
-            if found >= most:
-                break
-            found += job.request.sequences
-        return min(found, most)
+        most = self.limits.sequences
+        jobs = islice(chain(self._running, *self._waiting.values()), most)  # each has one at least
+        return min(most, sum(job.request.sequences for job in jobs))
 
     def _wanted_share(self, times: StepTime) -> tuple[float, int]:
         """The share of the time by which all prompts come when due; where the next one goes on."""
@@ -471,7 +468,7 @@ class Scheduler:
             if not tokens and reason is None:
                 raise ValueError("a sequence goes on without a new token")
             left[parent] -= 1  # the last child is the parent itself
-            sequence = self._fork(parents[parent]) if left[parent] else parents[parent]
+            sequence = parents[parent].fork(self.pool) if left[parent] else parents[parent]
             sequence.tokens += tokens
             if children[parent] == 1:  # siblings would share a page of drafts, and differ there
                 sequence.computed += max(0, len(tokens) - 1)
@@ -492,12 +489,6 @@ class Scheduler:
             self._end(job, "finished")
         elif job.outgrown:
             self._switch(job)
-
-    def _fork(self, sequence: SequenceState) -> SequenceState:
-        tables = self.pool.fork(sequence.tables)
-        twin = SequenceState(list(sequence.tokens), sequence.chain.fork(), tables)
-        twin.computed, twin.registered = sequence.computed, sequence.registered
-        return twin
 
     def check(self) -> None:
         """All pages are accounted for, and so is what waits."""

@@ -79,7 +79,7 @@ class StepTime:
 
     def seconds(self, size: Iterable[float]) -> float:
         """How long a step of a size takes."""
-        return sum(map(mul, self.costs, size))
+        return float(sum(map(mul, self.costs, size)))
 
     def budget(self, size: StepSize, pace: float, start: int, least: int, most: int) -> int:
         """How many tokens of a prompt, from `start` on, a step may hold beside others.

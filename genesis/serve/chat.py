@@ -108,14 +108,18 @@ def tools_of(body: RequestBody, asked: Asked, flat: bool = False) -> Tools:
             raise tool.wrong("function", "a function with a name of letters, digits, _, - and .")
         schema = function.raw("parameters") or {"type": "object", "properties": {}}
         found.schemas[name] = checked_schema(schema, asked.caps, "tools")
-        parts = schema.get("properties", {})
-        if not isinstance(parts, dict) or not all(isinstance(p, dict) for p in parts.values()):
-            raise function.wrong("parameters", "a schema whose properties are objects")
+        parts, required = schema.get("properties", {}), schema.get("required") or []
+        objects = isinstance(parts, dict) and all(isinstance(p, dict) for p in parts.values())
+        lists = [required, *(p.get("enum") or [] for p in parts.values())] if objects else [None]
+        if not all(isinstance(x, list) for x in lists):
+            meaning = "a schema whose properties are objects, and required and enum lists"
+            raise function.wrong("parameters", meaning)
         about = {"name": name, "description": function.text("description", "")}
         found.shown.append({"type": "function", "function": {**about, "parameters": schema}})
     choice = body.raw("tool_choice")
     if isinstance(choice, dict):
-        named = RequestBody(choice.get("function", choice) or {}, "tool_choice.").text("name")
+        holder = RequestBody(choice, "tool_choice.")
+        named = (holder.table("function") or holder).text("name")
         if named not in found.schemas:
             raise body.wrong("tool_choice", "a function that is among the tools")
         found.must, found.many = {named: found.schemas[named]}, False
@@ -151,7 +155,7 @@ async def conversation(
     """A conversation as what is wanted of a model."""
     llm = generating(model)
     more = body.raw("chat_template_kwargs") or {}
-    if not isinstance(more, dict) or more.keys() & {"messages", "tools"}:
+    if not isinstance(more, dict) or more.keys() & {"self", "messages", "tools"}:
         raise body.wrong("chat_template_kwargs", "an object of other names")
     render = partial(llm.template.render, messages, tools=tools.shown or None, **more)
     text = await aside(render, lane=model.rendering)

@@ -275,7 +275,7 @@ class Parser:
         """A parameter as JSON: a text, unless its schema says something else."""
         kind = (self._schemas or {}).get(self._name, {}).get("properties", {}).get(name, {})
         texts = kind.get("type") == "string" or any(
-            isinstance(c, str) for c in kind.get("enum", ())
+            isinstance(c, str) for c in kind.get("enum") or ()
         )
         if not texts:
             with suppress(ValueError, RecursionError):
@@ -384,7 +384,7 @@ def _calls(format: CallFormat, schemas: Schemas, tokenizer: Tokenizer) -> list[s
 
 def _xml(name: str, schema: Any) -> str:
     parts = [json.dumps(f"\n<function={name}>\n")]
-    required = schema.get("required", [])
+    required = schema.get("required") or []
     for parameter, kind in schema.get("properties", {}).items():
         opening = json.dumps(f"<parameter={parameter}>\n")
         value = _xml_value(kind if isinstance(kind, dict) else {})

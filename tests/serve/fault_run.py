@@ -68,7 +68,7 @@ def serve(folder: str, pipe: Any) -> None:
     sys.setswitchinterval(5e-4)  # as the command does
     specs = [tiny(root / "model", host_bytes=1 << 20, disk=root / "pages", cache_bytes=1 << 19)]
     specs.append(tiny(root / "looping", "looping"))
-    caps = Caps(body=2 << 20, body_seconds=10, send_seconds=10)
+    caps = Caps(body=2 << 20, body_seconds=30, send_seconds=10)
     running = Running(specs, ServerOptions(keys=root / "keys.toml", caps=caps))
     broken, decode = random.Random(3), running.engine.executor.decode
     faults = {"steps": 0.0}
@@ -170,7 +170,8 @@ class Clients:
         """50 MB, announced or not."""
         parts = (b" " * (1 << 20) for _ in range(50))
         data = b" " * (50 << 20) if rng.random() < 0.5 else parts
-        assert self.http.post(self.url, content=data, headers=JSON).status_code == 413
+        status = self.http.post(self.url, content=data, headers=JSON).status_code
+        assert status == 413, status
 
     def bomb(self, rng: random.Random) -> None:
         schema = {"type": "json_schema", "json_schema": {"schema": rng.choice(BOMBS)}}
@@ -223,7 +224,7 @@ class Clients:
             self.over.wait(seconds)
 
     def half(self, rng: random.Random) -> None:
-        self._raw(self._request(5000), 15 * rng.random())
+        self._raw(self._request(5000), 45 * rng.random())
 
     def leaving(self, rng: random.Random) -> None:
         self._raw(self._request(), rng.random(), read=100)

@@ -69,8 +69,13 @@ def eventually(condition: Callable[[], bool]) -> None:
         ({**CHAT, "logit_bias": {"x": 1}}, "logit_bias"),
         ({**CHAT, "logit_bias": {"99999": 1}}, "logit_bias"),
         ({**CHAT, "tools": [{"type": "function"}]}, "tools.0.function"),
+        ({**CHAT, "tools": [{"type": "function", "function": {
+            "name": "f", "parameters": {"properties": {"a": {"enum": 5}}}}}]},
+         "tools.0.function.parameters"),
+        ({**CHAT, "chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
         ({**CHAT, "tool_choice": "required"}, "tool_choice"),
         ({**CHAT, "tool_choice": {"function": {"name": "f"}}}, "tool_choice"),
+        ({**CHAT, "tool_choice": {"function": "f"}}, "tool_choice.function"),
         ({**CHAT, "response_format": {"type": "yaml"}}, "response_format.type"),
         ({**CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": DEEP}}},
          "response_format"),

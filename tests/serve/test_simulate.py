@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,15 @@ def test_steps_at_once_change_nothing() -> None:
     assert many.written == single.written
     for name, value in single.row().items():
         assert many.row()[name] == pytest.approx(value, rel=0.03, abs=2e-3), name
+
+
+@pytest.mark.slow
+def test_a_day_takes_a_minute() -> None:
+    """Of one processor, whatever else runs."""
+    arrivals = traffic(100_000, 2.0)
+    begin = time.process_time()
+    assert len(run(arrivals, System(**SYSTEM)).ends) == 100_000
+    assert time.process_time() - begin <= 60
 
 
 def test_more_pages_and_replicas_help() -> None:
