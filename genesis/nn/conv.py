@@ -11,7 +11,7 @@ from genesis.ndarray.ops.sliding_windows import per_axis
 from genesis.nn import functional, init
 from genesis.nn.module import Family
 from genesis.nn.new_parameters import add_parameters
-from genesis.nn.whole_calls import whole
+from genesis.tensor.whole_calls import whole
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from genesis.nn import functional
 from genesis.nn.module import Family, Stateless
-from genesis.nn.whole_calls import whole
+from genesis.tensor.whole_calls import whole
 
 
 class _Dropout(Family, Stateless):

@@ -8,8 +8,8 @@ from genesis.autograd import no_grad
 from genesis.nn import functional, init
 from genesis.nn.module import Module, Parameter
 from genesis.nn.new_parameters import parameter
-from genesis.nn.whole_calls import whole
 from genesis.tensor.tensor import Tensor
+from genesis.tensor.whole_calls import whole
 
 
 class _Table(Module):

@@ -8,7 +8,7 @@ from typing import Any
 from genesis.nn import functional, init
 from genesis.nn.module import Module
 from genesis.nn.new_parameters import add_parameters
-from genesis.nn.whole_calls import whole
+from genesis.tensor.whole_calls import whole
 
 
 class Identity(Module):

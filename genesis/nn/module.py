@@ -22,9 +22,9 @@ from genesis.ndarray.core.value import Changes, thread, unwatched
 from genesis.ndarray.tracing.counting_dict import Counted
 from genesis.ndarray.tracing.object_introspection import atomic
 from genesis.nn.hooks import HookedCall, Hooks
-from genesis.nn.whole_calls import report
 from genesis.tensor.hooks import RemovableHook, add_hook
 from genesis.tensor.tensor import Tensor
+from genesis.tensor.whole_calls import report
 
 M = TypeVar("M", bound="Module")
 

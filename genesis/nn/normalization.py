@@ -11,8 +11,8 @@ from genesis.ndarray.core.value import unwatched
 from genesis.nn import functional, init
 from genesis.nn.module import Family, Module, Stateless
 from genesis.nn.new_parameters import add_parameters, filled
-from genesis.nn.whole_calls import whole
 from genesis.tensor import creation
+from genesis.tensor.whole_calls import whole
 
 
 class _Affine(Module):

@@ -20,8 +20,8 @@ from genesis.nn import init
 from genesis.nn.module import Family, Parameter
 from genesis.nn.new_parameters import add_parameters
 from genesis.nn.utils.rnn import PackedSequence
-from genesis.nn.whole_calls import whole
 from genesis.tensor.tensor import Tensor
+from genesis.tensor.whole_calls import whole
 
 #: The tensors a layer hands from step to step; the first is the hidden state.
 State = tuple[Tensor, ...]

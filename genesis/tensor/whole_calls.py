@@ -11,13 +11,9 @@ from __future__ import annotations
 from dis import get_instructions
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from genesis.ndarray.core.value import thread
-from genesis.tensor.tensor import Tensor
-
-if TYPE_CHECKING:
-    from genesis.nn.module import Module
 
 _PLAIN = (bool, int, float, complex, str, type(None))
 _whole: set[CodeType] = set()
@@ -37,7 +33,7 @@ def whole(forward: Any) -> Any:
     return forward
 
 
-def report(layer: Module) -> bool:
+def report(layer: Any) -> bool:
     """Say what a layer's `forward` is about to read; False where it is to be watched instead."""
     kind: Any = type(layer)
     code = getattr(kind.forward, "__code__", None)
@@ -87,7 +83,7 @@ def _reads(kind: type, forward: FunctionType) -> Reads:
 def _is_plain(x: Any) -> bool:
     if type(x) is tuple:
         return all(map(_is_plain, x))
-    return type(x) in _PLAIN or (isinstance(x, Tensor) and type(x).__module__.startswith("genesis."))
+    return type(x) in _PLAIN or type(x).__module__.startswith("genesis.")
 
 
 __all__ = ["report", "whole"]
