@@ -1513,3 +1513,103 @@ def _told(tell: Callable[[Any], Any]) -> Callable[[Jit], Any]:
 
 for _name, _tell in _TOLD.items():
     add_program(f"the process tells {_name}", _told(_tell), may_refuse=True)
+
+
+# ---- layers whose code is not watched, because they say themselves what it reads
+
+_LAYERS: dict[str, tuple[Callable[[], Any], tuple[int, ...], dict[str, Any]]] = {
+    "linear": (lambda: nn.Linear(4, 3), (2, 4), {"bias": None}),
+    "convolution": (
+        lambda: nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular"), (1, 2, 8),
+        {"stride": (2,), "padding_mode": "zeros", "padding": (0,), "dilation": (2,)},
+    ),
+    "transposed": (
+        lambda: nn.ConvTranspose1d(2, 2, 3, stride=2), (1, 2, 8),
+        {"output_padding": (1,), "stride": (3,), "bias": None},
+    ),
+    "dropout": (lambda: nn.Dropout(0.5), (8,), {"p": 1.0, "training": False}),
+    "embedding": (lambda: nn.Embedding(8, 2), (), {"max_norm": 0.1, "norm_type": 1.0}),
+    "layer norm": (lambda: nn.LayerNorm(4), (2, 4), {"eps": 9.0, "bias": None}),
+    "rms norm": (lambda: nn.RMSNorm(4), (2, 4), {"eps": 9.0, "weight": None}),
+    "group norm": (lambda: nn.GroupNorm(1, 4), (2, 4, 3), {"num_groups": 2, "eps": 9.0}),
+    "batch norm": (
+        lambda: nn.BatchNorm1d(4), (6, 4),
+        {"momentum": 0.9, "eps": 9.0, "training": False, "running_mean": None, "weight": None},
+    ),
+    "batch norm over all": (lambda: nn.BatchNorm1d(4, momentum=None), (6, 4), {"momentum": 0.5}),
+    "instance norm": (
+        lambda: nn.InstanceNorm1d(4, affine=True, track_running_stats=True), (2, 4, 3),
+        {"eps": 9.0, "momentum": 0.9, "training": False},
+    ),
+    "cell": (lambda: nn.RNNCell(4, 3), (2, 4), {"mode": "RNN_RELU", "bias_ih": None}),
+}  # fmt: skip
+
+
+def _patched(name: str, layer: Any) -> Any:
+    """A function that a layer uses, for which another one stands."""
+    before = getattr(nn.functional, name)
+    setattr(nn.functional, name, lambda *args, **kwargs: before(*args, **kwargs) * 3)
+    try:
+        return attempt(layer)
+    finally:
+        setattr(nn.functional, name, before)
+
+
+def _layer_program(make: Any, shape: tuple[int, ...], settings: dict[str, Any]) -> Any:
+    def run(jit: Jit) -> Any:
+        layer = make()
+        f = jit(lambda x: layer(x))
+        seen: list[Any] = []
+
+        def look() -> None:
+            genesis.manual_seed(0)
+            x = genesis.randn(*shape) if shape else genesis.tensor([1, 5])
+            seen.append((attempt(f, x), show(dict(layer.named_buffers()))))
+
+        look()
+        for name, value in settings.items():
+            setattr(layer, name, value)
+            look()
+            look()
+        for name, x in layer.named_parameters():
+            setattr(layer, name, nn.Parameter(x.detach() * 2))
+            look()
+        x = genesis.randn(*shape) if shape else genesis.tensor([1, 5])
+        for name in ("linear", "layer_norm", "batch_norm", "embedding", "pad"):
+            seen.append(_patched(name, lambda x=x: f(x)))
+        layer.register_forward_pre_hook(lambda layer, given: (given[0] * 1,))
+        look()
+        layer.forward = lambda x: x * 2
+        look()
+        return seen
+
+    return run
+
+
+for _name, _parts in _LAYERS.items():
+    add_program(f"settings of a layer, {_name}", _layer_program(*_parts))
+
+
+@program
+def layer_of_a_class_below_one_that_reports(jit: Jit) -> Any:
+    class Scaled(nn.Linear):
+        scale = 2.0
+
+        @property
+        def weight(self) -> Any:
+            return self.kept * self.scale
+
+        def __getattr__(self, name: str) -> Any:
+            return genesis.ones(1) * self.scale if name == "bias" else super().__getattr__(name)
+
+    layer = nn.Linear(2, 1)
+    layer.kept = genesis.ones(1, 2)
+    layer._parameters.clear()
+    layer.__class__ = Scaled
+    f = jit(lambda x: layer(x))
+    seen = [attempt(f, vector(1, 2))]
+    layer.scale = 3.0
+    seen.append(attempt(f, vector(1, 2)))
+    del layer.scale
+    Scaled.scale = 5.0
+    return [*seen, attempt(f, vector(1, 2))]

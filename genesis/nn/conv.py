@@ -11,6 +11,7 @@ from genesis.ndarray.ops.sliding_windows import per_axis
 from genesis.nn import functional, init
 from genesis.nn.module import Family
 from genesis.nn.new_parameters import add_parameters
+from genesis.tensor.whole_calls import whole
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -85,6 +86,7 @@ class _Convolution(Family):
         widths = [width for edge in reversed(edges) for width in edge]
         return functional.pad(input, widths, mode=self.padding_mode), 0
 
+    @whole
     def forward(self, input: Any) -> Any:
         """The convolution of the input."""
         input, zeros = self._padded(input)
@@ -130,6 +132,7 @@ class _Transposed(_Convolution, transposed=True):
         name = type(self).__name__
         self.output_padding = per_axis(name, "output_padding", output_padding, self.rank)
 
+    @whole
     def forward(self, input: Any, output_size: Sequence[int] | None = None) -> Any:
         """The transposed convolution, of one of the sizes that the stride leaves open."""
         extra = self.output_padding if output_size is None else self._extra(input, output_size)

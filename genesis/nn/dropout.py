@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from genesis.nn import functional
 from genesis.nn.module import Family, Stateless
+from genesis.tensor.whole_calls import whole
 
 
 class _Dropout(Family, Stateless):
@@ -18,6 +19,7 @@ class _Dropout(Family, Stateless):
             raise ValueError(f"{type(self).__name__}: p is a probability, not {p}")
         self.p, self.inplace = p, inplace
 
+    @whole
     def forward(self, input: Any) -> Any:
         """The input, in training with parts left out."""
         return type(self).function(input, self.p, self.training, self.inplace)

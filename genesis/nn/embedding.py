@@ -9,6 +9,7 @@ from genesis.nn import functional, init
 from genesis.nn.module import Module, Parameter
 from genesis.nn.new_parameters import parameter
 from genesis.tensor.tensor import Tensor
+from genesis.tensor.whole_calls import whole
 
 
 class _Table(Module):
@@ -75,6 +76,7 @@ class Embedding(_Table):
     genesis.Size([2, 2, 3])
     """
 
+    @whole
     def forward(self, input: Any) -> Any:
         """A row for every position."""
         return functional.embedding(
@@ -107,6 +109,7 @@ class EmbeddingBag(_Table):
         )  # fmt: skip
         self.mode, self.include_last_offset = mode, include_last_offset
 
+    @whole
     def forward(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
         """A vector for every bag."""
         return functional.embedding_bag(

@@ -8,6 +8,7 @@ from typing import Any
 from genesis.nn import functional, init
 from genesis.nn.module import Module
 from genesis.nn.new_parameters import add_parameters
+from genesis.tensor.whole_calls import whole
 
 
 class Identity(Module):
@@ -51,6 +52,7 @@ class Linear(Module):
             bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
             init.uniform_(self.bias, -bound, bound)
 
+    @whole
     def forward(self, input: Any) -> Any:
         """The affine map of the last dimension."""
         return functional.linear(input, self.weight, self.bias)
@@ -86,6 +88,7 @@ class Bilinear(Module):
         for x in self.parameters():
             init.uniform_(x, -bound, bound)
 
+    @whole
     def forward(self, input1: Any, input2: Any) -> Any:
         """The bilinear map of the last dimensions."""
         return functional.bilinear(input1, input2, self.weight, self.bias)

@@ -24,6 +24,7 @@ from genesis.ndarray.tracing.object_introspection import atomic
 from genesis.nn.hooks import HookedCall, Hooks
 from genesis.tensor.hooks import RemovableHook, add_hook
 from genesis.tensor.tensor import Tensor
+from genesis.tensor.whole_calls import report
 
 M = TypeVar("M", bound="Module")
 
@@ -102,8 +103,7 @@ class Module:
     @atomic
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`forward`, with the hooks around it."""
-        if thread.recorder is not None:
-            unwatched(self._report)
+        known = thread.recorder is not None and unwatched(self._report)
         for before, named in self._forward_pre_hooks:
             changed = before(self, args, kwargs) if named else before(self, args)
             if changed is not None and named:
@@ -115,7 +115,10 @@ class Module:
             result = watch.leave(self.forward(*watch.enter(args), **kwargs))
         else:
             try:
-                result = self.forward(*args, **kwargs)
+                if known:
+                    result = unwatched(self.forward, *args, **kwargs)
+                else:
+                    result = self.forward(*args, **kwargs)
             except WRONG as error:
                 self._note(error)
                 raise
@@ -132,10 +135,12 @@ class Module:
             error.add_note(f"in {kind.__name__ if self._modules else self!r}")
 
     @atomic
-    def _report(self) -> None:
-        """Say that the module is called."""
+    def _report(self) -> bool:
+        """Say that the module is called; whether all that its `forward` reads is said with that."""
         thread.listener.assume(self._behaviour)
         thread.listener.calling(type(self), "forward")
+        changed = self._forward_pre_hooks or "forward" in self.__dict__
+        return not changed and report(self)
 
     def _behaviour(self) -> Any:
         """What a call of this module itself depends on: its class, unless it has more."""

@@ -12,6 +12,7 @@ from genesis.nn import functional, init
 from genesis.nn.module import Family, Module, Stateless
 from genesis.nn.new_parameters import add_parameters, filled
 from genesis.tensor import creation
+from genesis.tensor.whole_calls import whole
 
 
 class _Affine(Module):
@@ -58,6 +59,7 @@ class LayerNorm(_LastDimensions):
         add_parameters(self, device, dtype, weight=shape, bias=shape if bias else None)
         self.reset_parameters()
 
+    @whole
     def forward(self, input: Any) -> Any:
         """The normalised input."""
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -81,6 +83,7 @@ class RMSNorm(_LastDimensions):
         add_parameters(self, device, dtype, weight=shape)
         self.reset_parameters()
 
+    @whole
     def forward(self, input: Any) -> Any:
         """The normalised input."""
         return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
@@ -113,6 +116,7 @@ class GroupNorm(_Affine):
         add_parameters(self, device, dtype, weight=shape, bias=shape if bias else None)
         self.reset_parameters()
 
+    @whole
     def forward(self, input: Any) -> Any:
         """The normalised input."""
         return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -185,6 +189,7 @@ class _Running(Family, _Affine):
 
 
 class _BatchNorm(_Running):
+    @whole
     def forward(self, input: Any) -> Any:
         """The normalised input: by the batch's own statistics in training, else by running ones."""
         self._check(input)
@@ -223,6 +228,7 @@ class _InstanceNorm(_Running):
         statistics = eps, momentum, affine, track_running_stats
         super().__init__(num_features, *statistics, device, dtype, bias=bias)
 
+    @whole
     def forward(self, input: Any) -> Any:
         """The normalised input: by its own statistics, or running ones in evaluation."""
         self._check(input)
@@ -258,6 +264,7 @@ class LocalResponseNorm(Stateless):
         super().__init__()
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
+    @whole
     def forward(self, input: Any) -> Any:
         """The normalised input."""
         return functional.local_response_norm(input, self.size, self.alpha, self.beta, self.k)

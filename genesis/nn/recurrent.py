@@ -21,6 +21,7 @@ from genesis.nn.module import Family, Parameter
 from genesis.nn.new_parameters import add_parameters
 from genesis.nn.utils.rnn import PackedSequence
 from genesis.tensor.tensor import Tensor
+from genesis.tensor.whole_calls import whole
 
 #: The tensors a layer hands from step to step; the first is the hidden state.
 State = tuple[Tensor, ...]
@@ -347,6 +348,7 @@ class _Cell(_Repeating):
         add_parameters(self, device, dtype, **weights, bias_ih=biases, bias_hh=biases)
         self.reset_parameters()
 
+    @whole
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         """The state after one more step, from an input ``(batch, features)`` or ``(features,)``."""
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:

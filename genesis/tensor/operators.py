@@ -65,18 +65,16 @@ class Operators:
     __gt__, __ge__ = functional.gt, functional.ge
 
     def __eq__(self, other: Any) -> Any:
-        return (
-            NotImplemented
-            if other is None or isinstance(other, str)
-            else functional.eq(self, other)
-        )
+        try:
+            return functional.eq(self, other)
+        except TypeError:  # such as a list: another kind of object
+            return NotImplemented
 
     def __ne__(self, other: Any) -> Any:
-        return (
-            NotImplemented
-            if other is None or isinstance(other, str)
-            else functional.ne(self, other)
-        )
+        try:
+            return functional.ne(self, other)
+        except TypeError:  # such as a list: another kind of object
+            return NotImplemented
 
     __neg__, __pos__, __abs__ = functional.neg, functional.positive, functional.abs
     __invert__ = functional.bitwise_not

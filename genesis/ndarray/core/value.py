@@ -67,6 +67,9 @@ class Listener:
     def calling(self, kind: type, name: str) -> None:
         """A method of a class is called."""
 
+    def naming(self, names: dict[str, Any], name: str) -> None:
+        """A name of a module is read."""
+
     def replaced(self, owner: Any, name: str, value: Any) -> Callable[[], None]:
         """An attribute that was `value` is another for a while: until what this gives is called."""
         return _nothing

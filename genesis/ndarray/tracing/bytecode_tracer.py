@@ -450,7 +450,9 @@ class Watch:
 
     def related(self, kind: Any, asked: Any, x: Any = MISSING) -> None:
         """Whether a class, that of `x` maybe, is one of those asked for, or below."""
-        if id(x) in self.journal.foreign and issubclass(np.ndarray, asked) != issubclass(kind, asked):
+        if id(x) in self.journal.foreign and issubclass(np.ndarray, asked) != issubclass(
+            kind, asked
+        ):
             self._refuse_class(x)
         if not isinstance(kind, type) or objects.is_opaque(kind) or id(kind) in self.static:
             return

@@ -30,7 +30,7 @@ from genesis.ndarray.tracing.journal import Aliased
 from genesis.ndarray.tracing.storage_recorder import Failed, NeedsStorage, Refined
 
 if TYPE_CHECKING:
-    from genesis.ndarray.tracing.numpy_call import Direct
+    from genesis.ndarray.numpy_call import Direct
     from genesis.ndarray.tracing.recording import Recording
     from genesis.ndarray.tracing.replay import Ready, Replay
 
@@ -235,7 +235,7 @@ class Jit(Generic[P, R]):
 
     def direct(self, *args: P.args, **kwargs: P.kwargs) -> Direct | None:
         """What runs such calls on NumPy arrays alone; None if they do more than compute arrays."""
-        from genesis.ndarray.tracing.numpy_call import Direct
+        from genesis.ndarray.numpy_call import Direct
 
         call = self._call(args, kwargs)
         with lock:

@@ -217,6 +217,10 @@ class Journal(Listener):
         """A method of a class is called."""
         self.read(kind, "class attribute", name, lookup(kind, name))
 
+    def naming(self, names: dict[str, Any], name: str) -> None:
+        """A name of a module is read."""
+        self.read(names, "item", name, names.get(name, MISSING))
+
     # ---- writing
     def has_written(self, owner: Any, name: str, kind: str = "attribute") -> bool:
         """Whether the function has written an attribute already."""
