@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -297,9 +298,9 @@ def test_compiled_functions_find_what_those_in_python_find(monkeypatch: pytest.M
 
         def answer(function: Callable[..., Any], args: Any) -> Any:
             """What a function says and writes, by addresses: it refers to none of the values."""
-            lists = [list(x) if name == "walk" else x for x in args if isinstance(x, list)]
+            lists = [x[:] if name == "walk" else x for x in args if isinstance(x, list | array)]
             rest = iter(lists)
-            result = function(*[next(rest) if isinstance(x, list) else x for x in args])
+            result = function(*[next(rest) if isinstance(x, list | array) else x for x in args])
             if name == "survey":
                 return [id(x) for x in result[0]], *result[1:]
             wrote = [x if isinstance(x, int) else id(x) for part in lists for x in part]

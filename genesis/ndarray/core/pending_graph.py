@@ -8,6 +8,7 @@ memory an input begins are not in it.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count, islice
@@ -34,14 +35,18 @@ MOST_SIGNATURES = 1 << 12
 # is never in doubt.
 _numbers = count(1 << 32)
 _forms: dict[Any, int] = {}
-_signatures: dict[tuple[Any, ...], int] = {}
+_signatures: dict[Any, int] = {}
 
 _PLAIN = {Value, CopyPart, SubgraphCopy}
 
 _sources, _memory, _form = map(attrgetter, ("sources", "memory", "form"))
 
 
-def _walk(order: list[Any], wiring: list[int], first: int) -> set[type]:
+#: Whole numbers side by side, whose bytes are a key.
+Words = array  # of "q"
+
+
+def _walk(order: list[Any], wiring: Words[int], first: int) -> set[type]:
     """Add what is below the values from the first one on, and where what each refers to is.
 
     Gives the kinds of all values.
@@ -57,10 +62,12 @@ def _walk(order: list[Any], wiring: list[int], first: int) -> set[type]:
     return set(map(type, order))
 
 
-def _survey(order: list[Any]) -> tuple[list[Memory], list[int], list[int], list[int]]:
+def _survey(order: list[Any]) -> tuple[list[Memory], Words[int], Words[int], Words[int]]:
     """The memories of values that lie in some, the forms of all; references to those and these."""
     memories = list(filter(None, map(_memory, order)))
-    return memories, list(map(_form, order)), references(order), references(memories)
+    counts = references(order), references(memories)
+    forms, of_values, of_memories = [array("q", x) for x in (map(_form, order), *counts)]
+    return memories, forms, of_values, of_memories
 
 
 def _of_kind(kind: type, order: list[Any]) -> list[Any]:
@@ -70,8 +77,8 @@ def _of_kind(kind: type, order: list[Any]) -> list[Any]:
 
 #: Every realisation looks so at all values below its roots. PyTorch's device, which is compiled,
 #: puts its own functions here, which do the same.
-walk: Callable[[list[Any], list[int], int], set[type]] = _walk
-survey: Callable[[list[Any]], tuple[list[Memory], list[int], list[int], list[int]]] = _survey
+walk: Callable[[list[Any], Words[int], int], set[type]] = _walk
+survey: Callable[[list[Any]], tuple[list[Memory], Words[int], Words[int], Words[int]]] = _survey
 of_kind: Callable[[type, list[Any]], list[Any]] = _of_kind
 
 
@@ -94,7 +101,7 @@ class PendingGraph:
         #: Values, and blocks of them, in the order in which they are found: the roots come first.
         self.order: list[Any] = list(roots)
         #: Where what each value refers to is, one value after another.
-        self._wiring: list[int] = []
+        self._wiring = array("q")
         kinds = walk(self.order, self._wiring, 0)
         while advanced and (found := self._add_states()):
             kinds = found
@@ -204,13 +211,14 @@ class PendingGraph:
             forms[place] = form
         numbers: dict[Memory, int] = dict(zip(memories, count()))
         shared = [numbers[m] for m in memories] if len(numbers) < len(memories) else ()
-        begin = len(forms), len(self.roots), *self._root_places(), *self._wiring
-        brief = *begin, *forms, *self.counts, *self.memory_counts, *shared
+        begin = array("q", (len(forms), len(self.roots), *self._root_places())) + self._wiring
+        counts = self.counts + self.memory_counts + array("q", shared)
+        brief = (begin + forms + counts).tobytes()
         found = _signatures.get(brief)
         self.known = found is not None
         if found is None:
             words, sure = self._described(forms, numbers)
-            full = begin, tuple(words)
+            full = begin.tobytes(), tuple(words)
             found = _signatures.get(full)
             if found is None:
                 found = next(_numbers)
@@ -226,7 +234,9 @@ class PendingGraph:
             return range(len(self.roots))
         return map(self.places.__getitem__, self.roots)
 
-    def _described(self, forms: list[int], numbers: Mapping[Memory, int]) -> tuple[list[int], bool]:
+    def _described(
+        self, forms: Words[int], numbers: Mapping[Memory, int]
+    ) -> tuple[list[int], bool]:
         """All about the values but how they are wired; whether what begins anywhere may do so."""
         alone, leaves = self.alone, Counter(self.memories)
         words: list[int] = []

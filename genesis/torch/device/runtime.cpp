@@ -623,9 +623,20 @@ class Places {
   size_t size_ = 0;
 };
 
+py::bytes bytes_of(const Words& words) {
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
+}
+
+// Words as Python has them.
+py::object array_of(const Words& words) {
+  static auto& type = *new py::object(py::module_::import("array").attr("array"));
+  return type("q", bytes_of(words));
+}
+
 // `pending_graph.walk`: add what is below the values from the first one on, and where that is.
-py::set walk(const py::list& order, const py::list& wiring, Py_ssize_t first) {
-  PyObject *list = order.ptr(), *wires = wiring.ptr();
+py::set walk(const py::list& order, const py::object& wiring, Py_ssize_t first) {
+  PyObject* list = order.ptr();
+  Words wires;
   Places places(2 * PyList_GET_SIZE(list));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) places.find(PyList_GET_ITEM(list, i), i);
   for (Py_ssize_t i = first; i < PyList_GET_SIZE(list); i++) {
@@ -634,10 +645,10 @@ py::set walk(const py::list& order, const py::list& wiring, Py_ssize_t first) {
       PyObject* x = PyTuple_GET_ITEM(sources, k);
       Py_ssize_t next = PyList_GET_SIZE(list), place = places.find(x, next);
       if (place == next && PyList_Append(list, x)) throw py::error_already_set();
-      py::int_ number(place);
-      if (PyList_Append(wires, number.ptr())) throw py::error_already_set();
+      wires.push_back(place);
     }
   }
+  wiring.attr("frombytes")(bytes_of(wires));
   py::set kinds;
   PyTypeObject* last = nullptr;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
@@ -659,29 +670,26 @@ py::list of_kind(const py::handle& kind, const py::list& order) {
 }
 
 // References to what is in a list, as `liveness.references` counts them: asking adds one.
-py::list references(const py::list& objects) {
-  Py_ssize_t length = PyList_GET_SIZE(objects.ptr());
-  py::list counts(length);
-  for (Py_ssize_t i = 0; i < length; i++) {
-    Py_ssize_t count = Py_REFCNT(PyList_GET_ITEM(objects.ptr(), i)) + 1;
-    PyList_SET_ITEM(counts.ptr(), i, PyLong_FromSsize_t(count));
-  }
-  return counts;
+py::object references(const py::list& objects) {
+  Words counts(PyList_GET_SIZE(objects.ptr()));
+  for (size_t i = 0; i < counts.size(); i++)
+    counts[i] = Py_REFCNT(PyList_GET_ITEM(objects.ptr(), i)) + 1;
+  return array_of(counts);
 }
 
 // `pending_graph.survey`: memories and forms of values, and references to those and these.
 py::tuple survey(const py::list& order) {
   Py_ssize_t length = PyList_GET_SIZE(order.ptr());
-  py::list memories, forms(length);
+  py::list memories;
+  Words forms(length);
   for (Py_ssize_t i = 0; i < length; i++) {
     PyObject* x = PyList_GET_ITEM(order.ptr(), i);
     bool is_block = Py_TYPE(x) == graphs->block_type();
     PyObject* memory = is_block ? Py_None : graphs->memory.of(x);
     if (memory != Py_None && PyList_Append(memories.ptr(), memory)) throw py::error_already_set();
-    PyObject* form = (is_block ? graphs->form_of : graphs->form).of(x);
-    PyList_SET_ITEM(forms.ptr(), i, Py_NewRef(form));
+    forms[i] = PyLong_AsLongLong((is_block ? graphs->form_of : graphs->form).of(x));
   }
-  return py::make_tuple(memories, forms, references(order), references(memories));
+  return py::make_tuple(memories, array_of(forms), references(order), references(memories));
 }
 
 constexpr size_t kMostForms = 1 << 10;  // of one operator

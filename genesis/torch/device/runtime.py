@@ -27,6 +27,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from genesis.content_store import digest
+from genesis.ndarray.core.pending_graph import Words
 
 _SOURCE = Path(__file__).with_name("runtime.cpp")
 _NAME = "genesis_runtime"
@@ -71,10 +72,10 @@ class DeviceRuntime(Protocol):
     def build_with(self, *parts: Any) -> None:
         """What graphs are made of: classes, the thread's state, the device's progress, .."""
 
-    def walk(self, order: list[Any], wiring: list[int], first: int) -> set[type]:
+    def walk(self, order: list[Any], wiring: Words[int], first: int) -> set[type]:
         """`genesis.ndarray.core.pending_graph.walk`."""
 
-    def survey(self, order: list[Any]) -> tuple[list[Any], list[int], list[int], list[int]]:
+    def survey(self, order: list[Any]) -> tuple[list[Any], Words[int], Words[int], Words[int]]:
         """`genesis.ndarray.core.pending_graph.survey`."""
 
     def of_kind(self, kind: type, order: list[Any]) -> list[Any]:
