@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from processes import run
 
 import genesis.torch  # noqa: F401
+from genesis.ndarray.core import pending_graph
 
 ROUNDS = 5  # the second is recorded, those after it are copied
 
@@ -279,6 +281,51 @@ for _ in range(5):
 print(x[0, 0].item())
 """
     assert run(code) == f"{1.5**5}\n"
+
+
+def test_compiled_functions_find_what_those_in_python_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a realisation asks about a graph: values, wiring, forms, kinds and references."""
+    seen: dict[str, int] = dict.fromkeys(("walk", "survey", "of_kind"), 0)
+
+    def compared(name: str) -> Callable[..., Any]:
+        compiled, python = getattr(pending_graph, name), getattr(pending_graph, f"_{name}")
+
+        def compare(*args: Any) -> Any:
+            found = answer(python, args)
+            assert answer(compiled, args) == found
+            seen[name] = max(seen[name], len(found[1]))
+            return compiled(*args)
+
+        def answer(function: Callable[..., Any], args: Any) -> Any:
+            """What a function says and writes, by addresses: it refers to none of the values."""
+            lists = [x[:] if name == "walk" else x for x in args if isinstance(x, list | array)]
+            rest = iter(lists)
+            result = function(*[next(rest) if isinstance(x, list | array) else x for x in args])
+            if name == "survey":
+                return [id(x) for x in result[0]], *result[1:]
+            wrote = [x if isinstance(x, int) else id(x) for part in lists for x in part]
+            return {id(x) for x in result} if name == "walk" else [*map(id, result)], wrote
+
+        assert compiled is not python
+        return compare
+
+    for name in seen:
+        monkeypatch.setattr(pending_graph, name, compared(name))
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 4)]
+    model = torch.nn.Sequential(*layers * 8).to("genesis")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    kept = []
+    for step in range(ROUNDS):
+        optimizer.zero_grad()
+        hidden = model[:12](torch.ones(3, 4, device="genesis") * step)
+        kept.append(hidden.topk(2)[1])  # one of several results, which nobody asked for
+        target = torch.tensor([0, 1, step % 4], device="genesis")
+        loss = torch.nn.functional.cross_entropy(model[12:](hidden), target)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+    assert min(seen.values()) > 300
 
 
 def test_a_chain_deeper_than_graphs_may_be() -> None:

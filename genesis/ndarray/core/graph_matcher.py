@@ -59,7 +59,7 @@ def matcher(graph: PendingGraph, states: Sequence[State]) -> Matcher:
         alike[form].append(f"v{place}")
         if place not in roots:
             lines.append(_unless(_has_form(f"v{place}", value, form, scope)))
-            counts.append(f"count(v{place}) == {graph.counts[place] - 1 + _OWN}")
+            counts.append(f"count(v{place}) == {graph.counts[place] + _OWN}")
         if type(value) is Checked:
             lines.append(_unless(f"v{place}.passed"))
         if value.memory is not None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from genesis.ir import ops
 from genesis.ir.dtype import DType, int64, uint64
 from genesis.ir.size import Dim, product
-from genesis.ndarray.core import primitive
+from genesis.ndarray.core import pending_graph, primitive
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.subgraph_copies import Subgraph
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from genesis.backends.base import Backend, Later
 
 
-def checks_in(order: Sequence[Value]) -> list[Checked]:
+def checks_in(order: list[Value]) -> list[Checked]:
     """The checks that computing these values has to make first."""
-    return [v for v in order if type(v) is Checked and v.memory is None and not v.passed]
+    checks = pending_graph.of_kind(Checked, order)
+    return [v for v in checks if v.memory is None and not v.passed]
 
 
 def codes(checks: Sequence[Checked]) -> list[Value]:

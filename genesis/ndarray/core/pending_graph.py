@@ -8,10 +8,11 @@ memory an input begins are not in it.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import chain, count, islice
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, islice
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 from genesis.ir import ops
@@ -34,11 +35,51 @@ MOST_SIGNATURES = 1 << 12
 # is never in doubt.
 _numbers = count(1 << 32)
 _forms: dict[Any, int] = {}
-_signatures: dict[tuple[Any, ...], int] = {}
+_signatures: dict[Any, int] = {}
 
 _PLAIN = {Value, CopyPart, SubgraphCopy}
 
 _sources, _memory, _form = map(attrgetter, ("sources", "memory", "form"))
+
+
+#: Whole numbers side by side, whose bytes are a key.
+Words = array  # of "q"
+
+
+def _walk(order: list[Any], wiring: Words[int], first: int) -> set[type]:
+    """Add what is below the values from the first one on, and where what each refers to is.
+
+    Gives the kinds of all values.
+    """
+    places = dict(zip(order, count()))
+    place_of = places.setdefault
+    for value in islice(order, first, None):  # it grows
+        for x in value.sources:
+            place = place_of(x, len(order))
+            if place == len(order):
+                order.append(x)
+            wiring.append(place)
+    return set(map(type, order))
+
+
+def _survey(order: list[Any]) -> tuple[list[Memory], Words[int], Words[int], Words[int]]:
+    """The memories of values that lie in some, the forms of all; references to those and these."""
+    memories = list(filter(None, map(_memory, order)))
+    counts = references(order), references(memories)
+    forms, of_values, of_memories = [array("q", x) for x in (map(_form, order), *counts)]
+    return memories, forms, of_values, of_memories
+
+
+def _of_kind(kind: type, order: list[Any]) -> list[Any]:
+    """The values of a kind, not of kinds that are derived from it."""
+    return [x for x in order if type(x) is kind]
+
+
+#: Every realisation looks so at all values below its roots. PyTorch's device, which is compiled,
+#: puts its own functions here, which do the same.
+walk: Callable[[list[Any], Words[int], int], set[type]] = _walk
+survey: Callable[[list[Any]], tuple[list[Memory], Words[int], Words[int], Words[int]]] = _survey
+of_kind: Callable[[type, list[Any]], list[Any]] = _of_kind
 
 
 class PendingGraph:
@@ -50,8 +91,8 @@ class PendingGraph:
     """
 
     __slots__ = (
-        "blocks", "counts", "known", "memories", "memory_counts", "order", "places", "plain",
-        "roots", "_within",
+        "blocks", "counts", "forms", "known", "memories", "memory_counts", "order", "plain",
+        "roots", "_within", "_wiring",
     )  # fmt: skip
 
     def __init__(self, roots: dict[Value, None], *within: PendingGraph) -> None:
@@ -59,54 +100,51 @@ class PendingGraph:
         self.roots = roots
         #: Values, and blocks of them, in the order in which they are found: the roots come first.
         self.order: list[Any] = list(roots)
-        self.places: dict[Any, int] = dict(zip(roots, range(len(roots)), strict=True))
-        self._find(0)
-        while advanced and self._add_states():
-            self._find(0)
-        kinds = set(map(type, self.order))
+        #: Where what each value refers to is, one value after another.
+        self._wiring = array("q")
+        kinds = walk(self.order, self._wiring, 0)
+        while advanced and (found := self._add_states()):
+            kinds = found
         #: Whether some values are parts of blocks.
         self.blocks = SubgraphCopy in kinds
         #: Whether none is a check, or several results.
         self.plain = kinds <= _PLAIN
         if self.blocks:
             self._add_parts()
-        self.memories: list[Memory] = list(filter(None, map(_memory, self.order)))  #: of the leaves
-        self.counts = references(self.order)  #: references to each value, whose ever they are
-        self.memory_counts = references(self.memories)
+        #: The memories of leaves; references to values and to those, whose ever they are.
+        self.memories, self.forms, self.counts, self.memory_counts = survey(self.order)
         self._within = within
         #: Whether one with as many references to each value was met before.
         self.known = False
 
-    def _find(self, first: int) -> None:
-        """Find what is below the values from the first one on."""
-        order, places = self.order, self.places
-        for value in islice(order, first, None):  # it grows
-            for i in value.sources:
-                if i not in places:
-                    places[i] = len(order)
-                    order.append(i)
+    @property
+    def places(self) -> dict[Any, int]:
+        """Where the values are, made anew: kept, it would be one more reference to each."""
+        return dict(zip(self.order, count()))
 
-    def _add(self, values: Sequence[Any]) -> None:
-        for value in values:
-            if value not in self.places:
-                self.places[value] = len(self.order)
-                self.order.append(value)
+    def _add(self, values: Sequence[Any]) -> set[type]:
+        """Add values, and what is below them; gives the kinds of all."""
+        first = len(self.order)
+        known = set(self.order)
+        self.order += [x for x in dict.fromkeys(values) if x not in known]
+        return walk(self.order, self._wiring, first)
 
-    def _add_states(self) -> bool:
-        """Make states roots that were advanced from what is in the graph."""
+    def _add_states(self) -> set[type] | None:
+        """Make states roots that were advanced from what is in the graph; None: there are none."""
+        known = set(self.order)
+        states = [s.actual for s in pending_states() if s.base() in known]
         before = len(self.roots)
-        states = [s.actual for s in pending_states() if s.base() in self.places]
         self.roots.update(dict.fromkeys(states))
-        self._add(states)
-        return len(self.roots) > before
+        return self._add(states) if len(self.roots) > before else None
 
     def _add_parts(self) -> None:
         """Add the parts of blocks that nothing here reads.
 
         They may be computed on the way, and need what their block reads.
         """
-        for block in [x for x in self.order if type(x) is SubgraphCopy and len(x.parts) > 1]:
-            parts = [part() for part in block.parts]
+        blocks = of_kind(SubgraphCopy, self.order)
+        parts = [part() for block in blocks if len(block.parts) > 1 for part in block.parts]
+        if parts:
             self._add([x for x in parts if x is not None and x.memory is None])
 
     @property
@@ -117,12 +155,13 @@ class PendingGraph:
     @property
     def held(self) -> list[int]:
         """How many others refer to each value."""
-        uses = [2] * len(self.order)  # in the order, and with its place
-        for place in self._wiring():
+        uses = [1] * len(self.order)  # in the order
+        for place in self._wiring:
             uses[place] += 1
         for graph in self._within:
+            inside = set(graph.order)
             for place, value in enumerate(self.order):
-                uses[place] += 2 * (value in graph.places)
+                uses[place] += value in inside
         return holders(self.counts, uses)
 
     @property
@@ -135,13 +174,9 @@ class PendingGraph:
             found -= {v.memory for v, n in zip(self.order, self.held, strict=True) if n}
         return found
 
-    def _wiring(self) -> list[int]:
-        """Where the inputs of all values are."""
-        return list(map(self.places.__getitem__, chain.from_iterable(map(_sources, self.order))))
-
     def leave(self) -> None:
         """Refer to nothing but the roots: the next graph of the same values counts, too."""
-        self.places, self.order = {}, []
+        self.order = []
         self.forget_memories()
 
     def forget_memories(self) -> None:
@@ -167,24 +202,23 @@ class PendingGraph:
         Most graphs were met before with as many references to each value: that is seen without a
         look at the values one by one. A graph with other references may still be the same.
         """
-        forms = list(map(_form, self.order))
-        place = -1
+        forms, memories, place = self.forms, self.memories, -1
         for _ in range(forms.count(0)):
             place = forms.index(0, place + 1)
             form = numbered_here(self.order[place])
             if form is None:
                 return None
             forms[place] = form
-        memories, places = self.memories, self.places
         numbers: dict[Memory, int] = dict(zip(memories, count()))
         shared = [numbers[m] for m in memories] if len(numbers) < len(memories) else ()
-        begin = len(forms), len(self.roots), *[places[r] for r in self.roots], *self._wiring()
-        brief = *begin, *forms, *self.counts, *self.memory_counts, *shared
+        begin = array("q", (len(forms), len(self.roots), *self._root_places())) + self._wiring
+        counts = self.counts + self.memory_counts + array("q", shared)
+        brief = (begin + forms + counts).tobytes()
         found = _signatures.get(brief)
         self.known = found is not None
         if found is None:
             words, sure = self._described(forms, numbers)
-            full = begin, tuple(words)
+            full = begin.tobytes(), tuple(words)
             found = _signatures.get(full)
             if found is None:
                 found = next(_numbers)
@@ -195,7 +229,14 @@ class PendingGraph:
                 _signatures[brief] = found
         return found
 
-    def _described(self, forms: list[int], numbers: Mapping[Memory, int]) -> tuple[list[int], bool]:
+    def _root_places(self) -> Iterable[int]:
+        if all(map(is_, self.roots, self.order)):  # unless a state was something's input before
+            return range(len(self.roots))
+        return map(self.places.__getitem__, self.roots)
+
+    def _described(
+        self, forms: Words[int], numbers: Mapping[Memory, int]
+    ) -> tuple[list[int], bool]:
         """All about the values but how they are wired; whether what begins anywhere may do so."""
         alone, leaves = self.alone, Counter(self.memories)
         words: list[int] = []

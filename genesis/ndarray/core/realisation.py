@@ -32,6 +32,7 @@ from genesis.ir.dtype import DType
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, evaluate, product
+from genesis.ndarray.core import pending_graph
 from genesis.ndarray.core.graph_matcher import Matcher, is_matchable, matcher
 from genesis.ndarray.core.index_checks import checks_in, codes, require
 from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
@@ -414,10 +415,10 @@ def _adds(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> bool:
             return True  # an index that somebody holds was computed on the way
     roots = graph.roots
     before = len(roots)
-    for loop in graph.order:
-        if type(loop) is Several:  # once it runs it gives all results that anybody still holds
-            held = [item() for item in loop.items]
-            roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
+    for loop in pending_graph.of_kind(Several, graph.order):
+        # Once it runs it gives all results that anybody still holds.
+        held = [item() for item in loop.items]
+        roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
     return len(roots) > before
 
 
@@ -460,13 +461,13 @@ def _selection(graph: PendingGraph) -> _Selection:
     """Select by what becomes of every value found."""
     selected = _Selection([], [], [], set())
     order, roots = graph.inputs_first, graph.roots
-    holders = graph.held
+    places, holders = graph.places, graph.held
     # Values whose elements can be had without arithmetic, once the program has run.
     available: set[Value] = set()
     lingering: set[Value] = set()  # pending before and after
     targets: set[Value] = set()
     for value in order:
-        held = holders[graph.places[value]]
+        held = holders[places[value]]
         if value.memory is not None:
             available.add(value)
             if held:

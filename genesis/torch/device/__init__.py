@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from genesis.ndarray.core import pending_graph
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.source_lines import OURS
 from genesis.ndarray.core.storage import Storage
@@ -65,6 +66,8 @@ def register() -> None:
         Value, CopyPart, SubgraphCopy, Storage, NDArray, thread, contents.progress, OURS,
         contents.read, contents.bound_graph, MAX_DEPTH, contents.MAX_PENDING, contents.MOST_PENDING,
     )  # fmt: skip
+    for name in ("walk", "survey", "of_kind"):
+        setattr(pending_graph, name, getattr(contents.runtime, name))
     keep_parameters()
     interop.register()
     library = untyped._C._dispatch_library("IMPL", "aten", "")

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _DummyDeviceGuard, _DummyPrivateUse1Hook
 
+from genesis.ndarray.core.pending_graph import of_kind as of_kind
+from genesis.ndarray.core.pending_graph import survey as survey
+from genesis.ndarray.core.pending_graph import walk as walk
 from genesis.torch.device.runtime import Description
 from genesis.torch.device.strides import span
 

@@ -75,6 +75,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstdlib>
@@ -151,10 +152,12 @@ class Handles {
   void queue(Change change) {
     std::lock_guard<std::mutex> hold(mutex_);
     changes_.push_back(change);
+    waiting_.store(true, std::memory_order_release);
   }
 
   // Needs the interpreter's lock, as what is forgotten may be Python's last reference to it.
   void collect() {
+    if (!waiting_.exchange(false, std::memory_order_acquire)) return;
     std::vector<Change> changes;
     {
       std::lock_guard<std::mutex> hold(mutex_);
@@ -188,6 +191,7 @@ class Handles {
   uintptr_t next_ = 0, end_ = 0;
   std::unordered_map<int, std::vector<Handle*>> free_;
   std::vector<Change> changes_;
+  std::atomic<bool> waiting_ = false;  // whether there are any
 };
 
 Handles& handles = *new Handles;  // outlives whatever is freed when the process ends
@@ -546,7 +550,7 @@ struct Graphs {
   void write(py::handle holder, py::handle v) const {
     actual.set(holder, v);
     version.set(holder, py::int_(PyLong_AsLongLong(version.of(holder)) + 1));
-    auto mark = py::reinterpret_steal<py::object>(PyWeakref_NewRef(holder.ptr(), nullptr));
+    auto mark = acyclic(py::reinterpret_steal<py::object>(PyWeakref_NewRef(holder.ptr(), nullptr)));
     PyObject* noted = written.of(progress);
     int again = PyDict_Contains(noted, mark.ptr());
     if (again < 0 || PyDict_SetItem(noted, mark.ptr(), Py_None)) throw py::error_already_set();
@@ -556,8 +560,21 @@ struct Graphs {
 
   // Whether graphs are built as usual: nothing is computed at once, and nobody records.
   bool lazy() const {
-    return thread.attr(eager).ptr() == Py_False && thread.attr(recorder).is_none();
+    thread_local uint64_t known = 0;  // Python's number of the thread whose state this is
+    thread_local PyObject* state = nullptr;  // the thread holds it
+    uint64_t id = PyThreadState_GetID(PyThreadState_Get());
+    if (id != known) state = thread.attr("__dict__").ptr(), known = id;
+    return PyDict_GetItem(state, eager.ptr()) == Py_False &&
+           PyDict_GetItem(state, recorder.ptr()) == Py_None;
   }
+
+  // What a value, or a block of them, refers to: a tuple.
+  PyObject* below(PyObject* x) const {
+    PyObject* found = (Py_TYPE(x) == block_type() ? sources_of : sources).of(x);
+    TORCH_INTERNAL_ASSERT(found && PyTuple_CheckExact(found));
+    return found;
+  }
+  PyTypeObject* block_type() const { return reinterpret_cast<PyTypeObject*>(block.ptr()); }
 
   // The innermost frame outside of the package: its code and instruction.
   std::pair<py::object, py::object> caller() const {
@@ -576,6 +593,104 @@ struct Graphs {
 };
 
 Graphs* graphs = nullptr;
+
+// Values by their places in a list.
+class Places {
+ public:
+  explicit Places(size_t expected) : slots_(std::bit_ceil(4 * expected + 16)) {}
+
+  // Where a value is, or where it was put if it is new.
+  Py_ssize_t find(PyObject* x, Py_ssize_t next) {
+    if (4 * size_ >= 3 * slots_.size()) grow();
+    auto& slot = slots_[slot_of(x)];
+    if (!slot.first) slot = {x, next}, size_++;
+    return slot.second;
+  }
+
+ private:
+  size_t slot_of(PyObject* x) const {
+    size_t i = (reinterpret_cast<size_t>(x) * 0x9E3779B97F4A7C15ull) >> 20;
+    while (slots_[i &= slots_.size() - 1].first && slots_[i].first != x) i++;
+    return i;
+  }
+  void grow() {
+    std::vector<std::pair<PyObject*, Py_ssize_t>> before(2 * slots_.size());
+    before.swap(slots_);
+    for (auto& slot : before)
+      if (slot.first) slots_[slot_of(slot.first)] = slot;
+  }
+  std::vector<std::pair<PyObject*, Py_ssize_t>> slots_;
+  size_t size_ = 0;
+};
+
+py::bytes bytes_of(const Words& words) {
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
+}
+
+// Words as Python has them.
+py::object array_of(const Words& words) {
+  static auto& type = *new py::object(py::module_::import("array").attr("array"));
+  return type("q", bytes_of(words));
+}
+
+// `pending_graph.walk`: add what is below the values from the first one on, and where that is.
+py::set walk(const py::list& order, const py::object& wiring, Py_ssize_t first) {
+  PyObject* list = order.ptr();
+  Words wires;
+  Places places(2 * PyList_GET_SIZE(list));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) places.find(PyList_GET_ITEM(list, i), i);
+  for (Py_ssize_t i = first; i < PyList_GET_SIZE(list); i++) {
+    PyObject* sources = graphs->below(PyList_GET_ITEM(list, i));
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(sources); k++) {
+      PyObject* x = PyTuple_GET_ITEM(sources, k);
+      Py_ssize_t next = PyList_GET_SIZE(list), place = places.find(x, next);
+      if (place == next && PyList_Append(list, x)) throw py::error_already_set();
+      wires.push_back(place);
+    }
+  }
+  wiring.attr("frombytes")(bytes_of(wires));
+  py::set kinds;
+  PyTypeObject* last = nullptr;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+    PyTypeObject* kind = Py_TYPE(PyList_GET_ITEM(list, i));
+    if (kind != last) kinds.add(py::handle(reinterpret_cast<PyObject*>(kind)));
+    last = kind;
+  }
+  return kinds;
+}
+
+// `pending_graph.of_kind`: those of the values that are of a kind.
+py::list of_kind(const py::handle& kind, const py::list& order) {
+  py::list found;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(order.ptr()); i++) {
+    PyObject* x = PyList_GET_ITEM(order.ptr(), i);
+    if (reinterpret_cast<PyObject*>(Py_TYPE(x)) == kind.ptr()) found.append(py::handle(x));
+  }
+  return found;
+}
+
+// References to what is in a list, as `liveness.references` counts them: asking adds one.
+py::object references(const py::list& objects) {
+  Words counts(PyList_GET_SIZE(objects.ptr()));
+  for (size_t i = 0; i < counts.size(); i++)
+    counts[i] = Py_REFCNT(PyList_GET_ITEM(objects.ptr(), i)) + 1;
+  return array_of(counts);
+}
+
+// `pending_graph.survey`: memories and forms of values, and references to those and these.
+py::tuple survey(const py::list& order) {
+  Py_ssize_t length = PyList_GET_SIZE(order.ptr());
+  py::list memories;
+  Words forms(length);
+  for (Py_ssize_t i = 0; i < length; i++) {
+    PyObject* x = PyList_GET_ITEM(order.ptr(), i);
+    bool is_block = Py_TYPE(x) == graphs->block_type();
+    PyObject* memory = is_block ? Py_None : graphs->memory.of(x);
+    if (memory != Py_None && PyList_Append(memories.ptr(), memory)) throw py::error_already_set();
+    forms[i] = PyLong_AsLongLong((is_block ? graphs->form_of : graphs->form).of(x));
+  }
+  return py::make_tuple(memories, array_of(forms), references(order), references(memories));
+}
 
 constexpr size_t kMostForms = 1 << 10;  // of one operator
 
@@ -1342,6 +1457,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("keep", keep);
   m.def("create", create);
   m.def("build_with", build_with);
+  m.def("walk", walk);
+  m.def("survey", survey);
+  m.def("of_kind", of_kind);
   m.def("implement", implement);
   m.def("remember", remember);
   m.def("adopt", adopt);

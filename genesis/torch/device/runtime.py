@@ -27,6 +27,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from genesis.content_store import digest
+from genesis.ndarray.core.pending_graph import Words
 
 _SOURCE = Path(__file__).with_name("runtime.cpp")
 _NAME = "genesis_runtime"
@@ -70,6 +71,15 @@ class DeviceRuntime(Protocol):
 
     def build_with(self, *parts: Any) -> None:
         """What graphs are made of: classes, the thread's state, the device's progress, .."""
+
+    def walk(self, order: list[Any], wiring: Words[int], first: int) -> set[type]:
+        """`genesis.ndarray.core.pending_graph.walk`."""
+
+    def survey(self, order: list[Any]) -> tuple[list[Any], Words[int], Words[int], Words[int]]:
+        """`genesis.ndarray.core.pending_graph.survey`."""
+
+    def of_kind(self, kind: type, order: list[Any]) -> list[Any]:
+        """`genesis.ndarray.core.pending_graph.of_kind`."""
 
     def implement(self, library: Any, name: str, function: Callable[..., Any]) -> None:
         """Let an operator be computed by a function, unless it is remembered."""
@@ -175,7 +185,7 @@ def _flags() -> list[str]:
     headers = [package / "include", package / "include/torch/csrc/api/include"]
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     return [
-        *("-O1", "-std=c++20", "-fPIC", "-shared", "-w"),
+        *("-O2", "-std=c++20", "-fPIC", "-shared", "-w"),
         *(f"-DTORCH_EXTENSION_NAME={_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"),
         *(f"-I{path}" for path in (*headers, sysconfig.get_paths()["include"])),
         *(f"-L{package / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
