@@ -36,8 +36,10 @@ def is_decoded(n: Node) -> bool:
 
 
 def is_near_bytes(n: Node) -> bool:
-    """Whether a value is integers of 8 bits, and less than a load's price of arithmetic with what
-    they share: quantised numbers less their zero point, times their scale."""
+    """Whether a value is integers of 8 bits, and less arithmetic than a load with what they share.
+
+    Quantised numbers less their zero point, times their scale, are.
+    """
     found, arithmetic, stack, seen = False, 0, [n], set[Node]()
     while stack:
         m = stack.pop()
