@@ -12,6 +12,8 @@ import pytest
 
 import genesis
 from genesis import functional
+from genesis.backends.cpu.chip import host
+from genesis.compiler.schedule.cpu.contraction import contraction
 from genesis.compiler.schedule.cpu.contraction.contraction import by_height
 from genesis.compress import quantize
 from genesis.ir import kernel as kir
@@ -225,3 +227,25 @@ def test_tiles_of_every_height(m: int) -> None:
     result = np.zeros(m, np.float32)
     interpret(made, {"x": np.arange(m, dtype=np.float32), "y": result})
     np.testing.assert_array_equal(result, np.arange(m))
+
+
+@pytest.mark.parametrize(("side", "whole"), [(32, True), (48, True), (31, False)])
+def test_planes_that_share_sets_of_the_cache_are_stored_by_whole_lines(
+    side: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = []
+    choose = contraction._line_tile
+
+    def noted(*given: Any) -> contraction.Tile | None:
+        chosen.append(choose(*given))
+        return chosen[-1]
+
+    monkeypatch.setattr(contraction, "_line_tile", noted)
+    x, w = numbers(1, 8, side, side, seed=1), numbers(32, 8, 1, 1, seed=side)
+    weight = genesis.tensor(w)
+    y = of_this_size(lambda x: functional.relu(functional.conv2d(x, weight)), x)
+    expected = np.einsum("nchw,oc->nohw", x.astype(np.float64), w[:, :, 0, 0])
+    np.testing.assert_allclose(y, np.maximum(expected, 0), rtol=1e-4, atol=1e-4)
+    assert chosen
+    if host().vector_bytes == 64:
+        assert any(tile == contraction.Tile(16, 16) for tile in chosen) == whole

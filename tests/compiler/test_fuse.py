@@ -33,7 +33,7 @@ from genesis.compiler.pipeline import compile_program
 from genesis.compiler.program.program import results
 from genesis.compiler.report import flops
 from genesis.ir import ops
-from genesis.ir.dtype import int64
+from genesis.ir.dtype import DType, float32, int64, uint8
 from genesis.ir.evaluate import evaluate
 from genesis.ir.kernel import Loop, Role, Store, load_parts, walk
 from genesis.ir.node import Node, elementwise, topological
@@ -365,3 +365,21 @@ def test_what_is_updated_takes_its_own_memory() -> None:
     donated = frozenset((2, 3, 4))
     program = compile_program(roots, donated, CPUBackend(), Options())
     assert [output.reuses for output in program.outputs] == [None, 4, 3, 2]
+
+
+@pytest.mark.parametrize(("more", "stored"), [((), uint8), ((ops.EXP, ops.EXP), float32)])
+def test_what_is_little_more_than_bytes_lies_in_memory_as_bytes(
+    more: tuple[ops.Op, ...], stored: DType
+) -> None:
+    x = leaf(0, 64, 512)
+    costly = x
+    for _ in range(6):
+        costly = ew(ops.TANH, costly)
+    number = elementwise(ops.CAST, elementwise(ops.CAST, costly, dtype=uint8), dtype=float32)
+    number = ew(ops.MUL, number - full(3.0, x), full(0.1, x))
+    for op in more:  # by then it is more than loading it
+        number = ew(op, number)
+    roots = (reduce(ops.SUM, number, 0), reduce(ops.SUM, number, 1))
+    found = {n.dtype for n in fuse(results(simplify(roots))).stored if n.shape == x.shape}
+    assert found == {stored}
+    check_values(*roots)

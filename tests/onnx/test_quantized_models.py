@@ -79,6 +79,45 @@ def test_convolutions_of_bytes(image, filters, options, kind):
     np.testing.assert_array_equal(found, other(proto, feed)[0])
 
 
+#: Constant filters: of all channels, one each, groups and too few; along one to three axes.
+LAID = [
+    ((2, 5, 6, 7), (33, 5, 3, 2), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    ((1, 20, 7, 6), (20, 1, 3, 3), {"group": 20, "pads": [1, 1, 1, 1], "dilations": [1, 2]}),
+    ((1, 16, 8, 8), (32, 4, 3, 3), {"group": 4}),
+    ((1, 20, 7, 6), (40, 1, 3, 3), {"group": 20}),
+    ((1, 3, 5, 5), (7, 3, 1, 1), {}),
+    ((2, 6, 12), (18, 6, 3), {"pads": [2, 1], "strides": [2]}),
+    ((1, 16, 9), (16, 1, 3), {"group": 16, "auto_pad": "SAME_UPPER", "strides": [2]}),
+    ((1, 4, 3, 4, 5), (16, 4, 2, 2, 2), {"pads": [0, 1, 0, 1, 0, 1]}),
+]
+
+
+@pytest.mark.parametrize(("image", "filters", "options"), LAID)
+@pytest.mark.parametrize(("left", "right"), [("u1", "i1"), ("u1", "u1"), ("i1", "i1")])
+@pytest.mark.parametrize("each", [False, True])
+def test_convolutions_with_filters_laid_are_exact(image, filters, options, left, right, each):
+    rng = np.random.default_rng(len(filters) + filters[0])
+    x, w = bytes_of(rng, image, left), bytes_of(rng, filters, right)
+    constants = {
+        "w": w, "xs": np.float32(0.02), "xz": bytes_of(rng, (), left), "ys": np.float32(1.7),
+        "ws": rng.uniform(0.01, 0.03, filters[:1] if each else ()).astype("f"),
+        "wz": bytes_of(rng, filters[:1] if each else (), right), "yz": bytes_of(rng, (), left),
+        "b": rng.integers(-1000, 1000, filters[:1]).astype("i4"),
+    }  # fmt: skip
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+    nodes = [
+        helper.make_node("QLinearConv", names, ["y"], **options),
+        helper.make_node("ConvInteger", ["x", "w", "xz", "wz"], ["s"], **options),
+    ]
+    code = {"u1": 2, "i1": 3}[left]
+    proto = model(nodes, [("x", code, list(image))], [("y", code), ("s", 6)], constants)
+    y, s = InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    with genesis.no_grad():
+        plain = [t.numpy() for t in from_proto(proto)(x)]  # as the standard says, of integers
+    np.testing.assert_array_equal(s, plain[1])
+    np.testing.assert_array_equal(y, plain[0])
+
+
 def quantised(rng, channels, kernel, zero):
     """Two convolutions and a product between pairs of QuantizeLinear and DequantizeLinear."""
     nodes, constants, last = [], {}, "x"

@@ -36,9 +36,9 @@ def is_decoded(n: Node) -> bool:
 
 
 def is_near_bytes(n: Node) -> bool:
-    """Whether a value is integers of 8 bits, and less than a load's price of arithmetic.
+    """Whether a value is integers of 8 bits, and less arithmetic than a load with what they share.
 
-    So are quantised numbers less their zero point, times their scale.
+    Quantised numbers less their zero point, times their scale, are.
     """
     found, arithmetic, stack, seen = False, 0, [n], set[Node]()
     while stack:

@@ -135,7 +135,7 @@ def weigh(kernel: kir.Kernel, found: Operands, chip: Chip) -> kir.Kernel:
     no row is computed that is not there, and one program suits any number of rows.
     """
     (phase,) = kernel.phases
-    tile = _weight_tile(found, chip)
+    tile = _line_tile(found, phase, chip) or _weight_tile(found, chip)
     # Weights of few bits stay so in panels, and are made wider where they are multiplied.
     stored = found.right.inputs[0] if found.right.op is ops.CAST else found.right
     panels = replace(found, right=stored)
@@ -163,6 +163,21 @@ def _weight_tile(found: Operands, chip: Chip) -> Tile:
     aliased = reach(found.left, found.row) * found.left.dtype.itemsize % PAGE == 0
     most = min((chip.vector_registers - vectors - 2) // vectors, WAYS if aliased else 14)
     return Tile(min(most, HEIGHTS) if m is None else -(-m // -(-m // most)), lanes * vectors)
+
+
+def _line_tile(found: Operands, phase: kir.Phase, chip: Chip) -> Tile | None:
+    """Whole lines of a result whose columns lie so far apart that their lines share few sets.
+
+    Planes of 64x64 pixels do, say. A line of which a tile writes a part would be gone from the
+    cache before the next tile writes the rest.
+    """
+    itemsize = found.dtype.itemsize
+    line = CACHE_LINE // itemsize
+    results = [s.buffer.load(*s.index) for s in kir.walk(phase.body) if isinstance(s, kir.Store)]
+    gaps = [reach(y, found.column) * itemsize for y in results if reach(y, found.row) == 1]
+    shared = any(PAGE <= gap and gap % (PAGE // 4) == 0 for gap in gaps)
+    fits = chip.vector_registers >= 2 * line and chip.vector_bytes == CACHE_LINE
+    return Tile(line, line) if shared and fits and (static(found.row.extent) or 0) >= line else None
 
 
 def _in_vector(
