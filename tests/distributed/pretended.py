@@ -19,9 +19,9 @@ from genesis.distributed.elastic import meshes
 from genesis.distributed.mesh import Mesh
 from genesis.ir.numpy_library.collectives import DEFINITIONS, PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape
+from genesis.ndarray.partitioned_recording import Divided
+from genesis.ndarray.partitioned_recording import divide as divided_graph
 from genesis.ndarray.tracing import recording
-from genesis.ndarray.tracing.partitioned_recording import Divided
-from genesis.ndarray.tracing.partitioned_recording import divide as divided_graph
 
 T = TypeVar("T")
 

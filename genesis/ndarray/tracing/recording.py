@@ -36,12 +36,12 @@ from genesis.ndarray.core.value import (
     recorded_by,
     surroundings,
 )
+from genesis.ndarray.partitioned_recording import Wishes, agree, divide
 from genesis.ndarray.tracing.call import CallArguments
 from genesis.ndarray.tracing.guards import Guards, Sources, nothing, weakly
 from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Key, aging
 from genesis.ndarray.tracing.moving_arrays import Located, Masked, moving
 from genesis.ndarray.tracing.object_introspection import CONTAINERS
-from genesis.ndarray.tracing.partitioned_recording import Wishes, agree, divide
 from genesis.ndarray.tracing.storage_recorder import (
     Failed,
     NeedsStorage,
