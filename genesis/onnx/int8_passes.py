@@ -145,8 +145,19 @@ def apart(numbers: Any, bits: int) -> Any:
 _WEIGHTS = {
     "MatMulInteger": (1, 3), "MatMulIntegerToFloat": (1, 5),
     "QLinearMatMul": (3, 5), "DynamicQuantizeMatMul": (1, 3), "DynamicQuantizeLSTM": (1, 9),
-    "QuantizedMatMul": (3, 5),
+    "QuantizedMatMul": (3, 5), "QGemm": (3, 5),
 }  # fmt: skip
+
+
+def turn_weights(graph: Graph, _: GraphBuilder) -> None:
+    """Weights that a product takes transposed, as the columns that it multiplies by."""
+    for step in graph.steps:
+        if step.kind == "QGemm" and step.options.get("transB") and _is_fixed(graph, step.inputs[3]):
+            name = f"{step.inputs[3]}.turned"
+            turned = np.ascontiguousarray(graph.constants[step.inputs[3]].T)
+            graph.constants.setdefault(name, turned)
+            _rename(step, {3: name})
+            step.options = {**step.options, "transB": 0}
 
 
 def sign_weights(graph: Graph, _: GraphBuilder) -> None:
@@ -182,10 +193,11 @@ def _rename(step: NodeStep, names: dict[int, str]) -> None:
 def sum_weights(graph: Graph, _: GraphBuilder) -> None:
     """The sums of weights that zero points of what they multiply need, computed beforehand."""
     for step in graph.steps:
-        if step.domain == "genesis" and step.kind == "QuantizedMatMul":
+        place = {"QuantizedMatMul": 6, "QGemm": 9}.get(step.kind, 0)
+        if place and not step.options.get("transB") and _is_fixed(graph, step.inputs[3]):
             name = f"{step.inputs[3]}.sums"
             graph.constants[name] = graph.constants[step.inputs[3]].sum(0, dtype=np.int32)
-            step.inputs = (*(*step.inputs, "")[:6], name)
+            step.inputs = (*(*step.inputs, *("",) * place)[:place], name)
 
 
 #: Of convolutions of bytes: which inputs the filters are, and how many they have.

@@ -24,6 +24,7 @@ from genesis.onnx.int8_passes import (
     pack_weights,
     sign_weights,
     sum_weights,
+    turn_weights,
 )
 from genesis.onnx.model import Model
 from genesis.onnx.registry import find, find_on_host
@@ -369,6 +370,7 @@ PASSES: dict[str, Callable[[Graph, GraphBuilder], None]] = {
     "pack_weights": pack_weights,
     "compute_constants": compute_constants,
     "fold_batch_norms": fold_batch_norms,
+    "turn_weights": turn_weights,
     "sign_weights": sign_weights,
     "sum_weights": sum_weights,
     "lay_filters": lay_filters,

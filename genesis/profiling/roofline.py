@@ -60,7 +60,7 @@ class _Chart:
         xs = [*(self.at(k)[0] for k in kernels), *ridges]
         ys = [*(self.at(k)[1] for k in kernels), top]
         self.x_range = 10 ** math.floor(_log(min(xs))), 10 ** math.ceil(_log(max(xs)) + 0.3)
-        self.y_range = 10 ** math.floor(_log(min(ys)) - 0.3), 10 ** math.ceil(_log(top))
+        self.y_range = 10 ** math.floor(_log(min(ys)) - 0.3), 10 ** math.ceil(_log(max(ys)))
 
     @staticmethod
     def at(k: KernelProfile) -> tuple[float, float]:

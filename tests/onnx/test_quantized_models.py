@@ -58,6 +58,38 @@ def test_products_of_bytes(m, k, n, left, right):
     np.testing.assert_array_equal(plain.numpy(), expected)
 
 
+@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize(("left", "right"), [("u1", "i1"), ("i1", "i1"), ("u1", "u1")])
+@pytest.mark.parametrize(("m", "k", "n"), [(2, 64, 40), (3, 6, 5)])
+def test_gemms_of_bytes(m, k, n, left, right, quantised, turned):
+    """Constant weights, one or a zero point for each column, the bias of whole numbers."""
+    rng = np.random.default_rng(k)
+    a, b = bytes_of(rng, (m, k), left), bytes_of(rng, (k, n), right)
+    zero = bytes_of(rng, (n,), right) if quantised else np.array(3, right)
+    scale = rng.random(n if quantised else ()).astype(np.float32) + np.float32(0.5)
+    bias = rng.integers(-5000, 5000, (n,)).astype(np.int32)
+    total = (a.astype(int) - 7) @ (b.astype(int) - zero.astype(int)) + bias
+    expected = total * (np.float32(0.01) * scale).astype(np.float64)
+    names = ["a", "sa", "za", "b", "sb", "zb", "c", *["sy", "zy"] * quantised]
+    node = helper.make_node("QGemm", names, ["y"], domain="com.microsoft", transB=turned)
+    constants = {
+        "sa": np.float32(0.01), "za": np.array(7, left), "b": b.T.copy() if turned else b,
+        "sb": scale, "zb": zero, "c": bias, "sy": np.float32(4), "zy": np.array(9, left),
+    }  # fmt: skip
+    constants = {n: v for n, v in constants.items() if n in names}
+    codes = {"u1": 2, "i1": 3}
+    proto = model([node], [("a", codes[left], [m, k])], [("y", codes[left] if quantised else 1)],
+                  {n: np.asarray(v) for n, v in constants.items()})  # fmt: skip
+    (found,) = InferenceSession(proto.SerializeToString()).run(None, {"a": a})
+    if quantised:
+        limits = np.iinfo(left)
+        expected = np.clip(np.round(expected / 4) + 9, limits.min, limits.max)
+        assert np.abs(found.astype(int) - expected).max() <= 1  # halves of rounded scales
+    else:
+        np.testing.assert_allclose(found, expected, 1e-6)
+
+
 CONVS = [
     ((1, 4, 6, 7), (16, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
     ((2, 4, 5, 5), (17, 4, 1, 1), {}),

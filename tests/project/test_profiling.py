@@ -11,6 +11,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from genesis.backends.cpu.runtime import memory, runtime
 from genesis.cli import main
 from genesis.content_store import ContentStore
 from genesis.ndarray import NDArray
-from genesis.profiling import Machine, Profile, kernel_benchmarks, machine, profiler
+from genesis.profiling import Machine, Profile, kernel_benchmarks, machine, profiler, roofline
 from genesis.profiling.machine import this_machine
 
 ROOF = Machine(
@@ -487,8 +488,10 @@ def test_the_roofline(
     p.save_roofline(page)
     text = page.read_text()
     assert text.count("<circle") == 2 and "contract" in text and "memory: 20 GB/s" in text
-    corners = [float(v) for v in re.findall(r'c[xy]="([-\d.]+)"', text)]
-    assert all(0 < v < 860 for v in corners)
+    above = [replace(k, seconds=k.seconds / 1e6) for k in p.kernels()]  # every roof
+    for drawn in (text, roofline.svg(above, ROOF)):
+        corners = [float(v) for v in re.findall(r'c[xy]="([-\d.]+)"', drawn)]
+        assert len(corners) == 4 and all(0 < v < 860 for v in corners)
     p.save_roofline(picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match=r"must end in .html or .png"):

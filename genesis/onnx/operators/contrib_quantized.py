@@ -166,12 +166,12 @@ def qlinear_where(
 @operator("QGemm", domain=_MS)
 def qgemm(
     a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, c: Any = None,
-    y_scale: Any = None, y_zero: Any = None, *, alpha: float = 1.0, transA: int = 0,
-    transB: int = 0,
+    y_scale: Any = None, y_zero: Any = None, sums: Any = None, *, alpha: float = 1.0,
+    transA: int = 0, transB: int = 0,
 ) -> Any:  # fmt: skip
     """The product of matrices of bytes and a sum of integers, scaled or quantised."""
     left, right = fn.t(a) if transA else a, fn.t(b) if transB else b
-    total = quantized.matmul_integer(left, right, a_zero, b_zero)
+    total = quantized.product(left, a_zero, right, b_zero, sums)
     total = total if c is None else total + c
     y = total.to(dtypes.float32) * (a_scale * b_scale * alpha)
     return y if y_scale is None else quantized.quantize_linear(y, y_scale, y_zero)

@@ -167,7 +167,7 @@ def _takes_bytes(a: Any, b: Any) -> bool:
     return b.ndim == 2 and all(isinstance(n, int) and n for n in b.shape) and b.shape[0] % 4 == 0
 
 
-def _product(a: Any, a_zero: Any, b: Any, b_zero: Any, columns: Any = None) -> Any:
+def product(a: Any, a_zero: Any, b: Any, b_zero: Any, columns: Any = None) -> Any:
     """The product of matrices of bytes, exactly."""
     if _takes_bytes(a, b) and (a_zero is None or a_zero.ndim < 2):
         return _byte_product(a, a_zero, b, b_zero, columns=columns)
@@ -177,7 +177,7 @@ def _product(a: Any, a_zero: Any, b: Any, b_zero: Any, columns: Any = None) -> A
 @operator("MatMulInteger")
 def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
     """The product of matrices of bytes, exactly."""
-    return _product(a, a_zero, b, b_zero)
+    return product(a, a_zero, b, b_zero)
 
 
 @operator("ConvInteger")
@@ -195,10 +195,10 @@ def qlinear_matmul(
     a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, y_scale: Any, y_zero: Any
 ) -> Any:
     """A product of quantised matrices, quantised."""
-    product = _product(a, a_zero, b, b_zero).to(dtypes.float32)
+    total = product(a, a_zero, b, b_zero).to(dtypes.float32)
     left = a_scale.reshape(-1, 1) if a_scale.ndim == 1 and a_scale.shape[0] > 1 else a_scale
     factor = left.to(dtypes.float32) * b_scale.to(dtypes.float32) / y_scale.to(dtypes.float32)
-    return _requantized(product, factor, y_zero)
+    return _requantized(total, factor, y_zero)
 
 
 @operator("QLinearConv")
@@ -225,7 +225,7 @@ def quantized_matmul(
     a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any = None, sums: Any = None
 ) -> Any:
     """A product of quantised matrices, as floats."""
-    total = _product(a, a_zero.reshape(()), b, b_zero, sums).to(dtypes.float32)
+    total = product(a, a_zero.reshape(()), b, b_zero, sums).to(dtypes.float32)
     return total * (a_scale.reshape(()) * b_scale)
 
 
