@@ -19,7 +19,9 @@ FEW = 16
 #: Products of numbers of nine bits whose sums floats hold exactly.
 EXACT = (1 << 24) // (255 * 255)
 #: Products whose factors may be quantised, and what computes them of bytes then.
-_PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul"}
+_PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul", "Gemm": "QuantizedGemm"}
+#: Of a Gemm: by what its product and its bias are multiplied.
+_FACTORS = "alpha", "beta"
 
 
 def drop_roundings(graph: Graph, _: GraphBuilder) -> None:
@@ -89,11 +91,14 @@ def _are_bytes(graph: Graph, step: NodeStep, found: list[NodeStep | None]) -> bo
     scales = [graph.constants.get(n) for n in x.inputs[1:]]
     if weight is None or scale is None or any(s is None or s.size != 1 for s in scales):
         return False
-    axis = 0 if step.kind == "Conv" else weight.ndim - 1
+    turned = step.kind == "Gemm" and step.options.get("transB", 0)
+    axis = 0 if step.kind == "Conv" or turned else weight.ndim - 1
+    if step.options.get("transA", 0) or {step.options.get(n, 1.0) for n in _FACTORS} != {1.0}:
+        return False
     along = scale.size == 1 or w.options.get("axis", 1) % weight.ndim == axis
     given = graph.inputs  # constants that callers may replace
     fixed = not any(n in given for n in (*w.inputs, *x.inputs[1:]))
-    sizes = weight.ndim == 4 or (step.kind == "MatMul" and weight.ndim == 2)
+    sizes = weight.ndim == 4 or (step.kind in ("MatMul", "Gemm") and weight.ndim == 2)
     shifts = [v.dtype for v in (*scales[1:], shift) if v is not None]
     narrow = all(d in (np.int8, np.uint8) for d in (weight.dtype, *shifts)) and len(scales) == 2
     return bool(along and fixed and sizes and narrow and scale.dtype == np.float32)
@@ -145,14 +150,15 @@ def apart(numbers: Any, bits: int) -> Any:
 _WEIGHTS = {
     "MatMulInteger": (1, 3), "MatMulIntegerToFloat": (1, 5),
     "QLinearMatMul": (3, 5), "DynamicQuantizeMatMul": (1, 3), "DynamicQuantizeLSTM": (1, 9),
-    "QuantizedMatMul": (3, 5), "QGemm": (3, 5),
+    "QuantizedMatMul": (3, 5), "QuantizedGemm": (3, 5), "QGemm": (3, 5),
 }  # fmt: skip
 
 
 def turn_weights(graph: Graph, _: GraphBuilder) -> None:
     """Weights that a product takes transposed, as the columns that it multiplies by."""
     for step in graph.steps:
-        if step.kind == "QGemm" and step.options.get("transB") and _is_fixed(graph, step.inputs[3]):
+        gemm = step.kind in ("QGemm", "QuantizedGemm") and step.options.get("transB")
+        if gemm and _is_fixed(graph, step.inputs[3]):
             name = f"{step.inputs[3]}.turned"
             turned = np.ascontiguousarray(graph.constants[step.inputs[3]].T)
             graph.constants.setdefault(name, turned)
@@ -193,7 +199,7 @@ def _rename(step: NodeStep, names: dict[int, str]) -> None:
 def sum_weights(graph: Graph, _: GraphBuilder) -> None:
     """The sums of weights that zero points of what they multiply need, computed beforehand."""
     for step in graph.steps:
-        place = {"QuantizedMatMul": 6, "QGemm": 9}.get(step.kind, 0)
+        place = {"QuantizedMatMul": 6, "QuantizedGemm": 7, "QGemm": 9}.get(step.kind, 0)
         if place and not step.options.get("transB") and _is_fixed(graph, step.inputs[3]):
             name = f"{step.inputs[3]}.sums"
             graph.constants[name] = graph.constants[step.inputs[3]].sum(0, dtype=np.int32)

@@ -129,6 +129,23 @@ def test_a_sum_of_scaled_groups_is_one_kernel(rows: int) -> None:
         np.testing.assert_allclose(native, near, rtol=1e-5, atol=1)
 
 
+@pytest.mark.parametrize("pixels", [5, 49])
+def test_the_mean_of_a_product_of_bytes_is_not_computed_with_it(pixels: int) -> None:
+    """Each pixel would read all weights again, one by one."""
+    rng = np.random.default_rng(pixels)
+    x = nd.array(rng.integers(-128, 128, (2, pixels, 64)), dtype=int8)
+    w = nd.array(rng.integers(-128, 128, (64, 96)), dtype=int8)
+
+    def mean(x: Any, w: Any) -> Any:
+        return nd.mean((x.astype(int32) @ w.astype(int32)).astype(float32) * 0.01, 1)
+
+    report = genesis.explain(mean, x, w)
+    product = next(k for k in report.kernels if "contract" in k.name)
+    assert len(report.kernels) == 2 and "mean" not in product.name and "sum" not in product.name
+    exact = (x.numpy().astype(int) @ w.numpy().astype(int)).mean(1) * 0.01
+    np.testing.assert_allclose(genesis.jit(mean)(x, w).numpy(), exact, 1e-4, 1e-2)
+
+
 def test_a_block_of_columns_may_be_counted_by_one_axis() -> None:
     root, inputs, exact = quadruples(2, 3, 2, (int8, uint8))
     flat = reshape(root, 2, 3 * BLOCK) + leaf(2, 2, 3 * BLOCK, dtype=int32)

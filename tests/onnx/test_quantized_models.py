@@ -198,6 +198,34 @@ def test_pairs_become_products_of_bytes(kernel, zero):
     np.testing.assert_allclose(found, plain.numpy(), atol=step * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize(("options", "fused"), [({}, True), ({"alpha": 0.5}, False)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_pairs_become_gemms_of_bytes(turned, options, fused, biased):
+    rng = np.random.default_rng(turned)
+    m, k, n = 3, 64, 40
+    w, shift = bytes_of(rng, (k, n), "i1"), bytes_of(rng, (n,), "i1")
+    scale = rng.uniform(0.001, 0.01, n).astype("f")
+    constants = {
+        "s": np.float32(0.02), "z": np.uint8(120), "c": rng.standard_normal(n).astype("f"),
+        "w": w.T.copy() if turned else w, "ws": scale, "wz": shift,
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=1 - turned),
+        helper.make_node("Gemm", ["d", "wd", *["c"] * biased], ["y"], transB=turned, **options),
+    ]
+    proto = model(nodes, [("x", 1, [m, k])], [("y", 1)], constants)
+    session = InferenceSession(proto.SerializeToString())
+    assert ("QuantizedGemm" in [step.kind for step in session._model.graph.steps]) is fused
+    x = rng.standard_normal((m, k)).astype("f")
+    near = (np.clip(np.round(x / np.float32(0.02)) + 120, 0, 255) - 120) * 0.02
+    expected = near @ ((w.astype(float) - shift) * scale) * options.get("alpha", 1)
+    expected = expected + constants["c"] if biased else expected
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, 1e-4, 1e-4)
+
+
 @pytest.mark.parametrize(("bits", "shifted"), [(4, False), (4, True), (8, False)])
 def test_matrices_of_a_few_bits_in_bytes(bits, shifted):
     rng = np.random.default_rng(bits)

@@ -132,13 +132,18 @@ def visits(group: FusionGroup, n: Node, use: Demand) -> bool:
     return plain and own and bijective(use.at, n.shape)
 
 
-def in_sum(n: Node, group: FusionGroup, axes: Sequence[Axis]) -> bool:
+def in_sum(n: Node, group: FusionGroup, at: Indices) -> bool:
     """Whether a contraction of bytes is one summand of a kernel's sum, as of a group of weights.
 
     Its result is as large as there are summands; stored, it would be most of what is moved. A row
-    may also be of elements that are not summed, as beside a sum of activations alone.
+    may also be of elements that are not summed, as beside a sum of activations alone. Every
+    summand has its own part of both factors: the mean of what all weights make of each pixel is
+    no such sum.
     """
-    summed = group.rows == group.axes < frozenset(axes)
+    axes = frozenset(axes_of(at))
+    left, right, out = n.attr
+    own = frozenset(axes_of([i for x, i in zip(out, at, strict=True) if x in left and x in right]))
+    summed = group.rows == group.axes < axes and axes - group.axes <= own
     return summed and all(map(of_bytes, n.inputs))
 
 

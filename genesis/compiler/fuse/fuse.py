@@ -219,7 +219,7 @@ class _Fuser:
             fits = demand.mask is TRUE and group.contraction is None
             if n in self.found.softmaxes:  # streamed by rows that are an axis, and not its digits
                 fits = fits and all(i.op in (ops.AXIS, ops.CONST) for i in demand.at)
-            if not fits or not (whole or in_sum(n, group, axes)):
+            if not fits or not (whole or in_sum(n, group, demand.at)):
                 return None
             group.rows, group.contraction = group.rows or frozenset(axes), n
             return group, demand.at

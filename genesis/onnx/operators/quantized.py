@@ -229,6 +229,17 @@ def quantized_matmul(
     return total * (a_scale.reshape(()) * b_scale)
 
 
+@operator("QuantizedGemm", domain="genesis")
+def quantized_gemm(
+    a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any = None, c: Any = None,
+    sums: Any = None, *, transB: int = 0, **_: Any,
+) -> Any:  # fmt: skip
+    """A product of quantised matrices and a sum, as floats."""
+    columns = fn.t(b) if transB else b
+    y = quantized_matmul(a, a_scale, a_zero, columns, b_scale, b_zero, sums)
+    return y if c is None else y + c
+
+
 @operator("QuantizedConv", domain="genesis")
 def quantized_conv(
     x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any = None, b: Any = None,
