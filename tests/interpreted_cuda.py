@@ -47,13 +47,13 @@ def pytest_configure(config: Any) -> None:
     install(pytest.MonkeyPatch())
 
 
-def passes(file: str) -> None:
+def passes(file: str, marked: str = "gpu") -> None:
     """The tests of a file that need a GPU pass by the interpreter, in a process of its own."""
     pytest.importorskip("triton")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.interpreted_cuda"]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(
-        [*command, "-m", "gpu", file], env=environment, capture_output=True, text=True
+        [*command, "-m", marked, file], env=environment, capture_output=True, text=True
     )
     ended = f"ended with {done.returncode}: {done.stdout[-3000:]} {done.stderr[-3000:]}"
     assert done.returncode == 0, ended

@@ -18,6 +18,8 @@ from genesis.compiler.schedule.gpu import rows
 from tests.interpreted_cuda import passes
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+#: What takes long by the interpreter.
+SLOW = [pytest.mark.slow] if INTERPRETED else []
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ CASES = [
 @pytest.mark.gpu
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(("images", "channels", "groups", "pixels"), CASES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=SLOW)])
 def test_group_norms_and_their_gradients(
     gpu: None, dtype: str, images: int, channels: int, groups: int, pixels: Any, last: bool
 ) -> None:
@@ -132,4 +134,11 @@ def test_group_norms_between_convolutions(
 @pytest.mark.skipif(INTERPRETED, reason="runs the others so")
 @pytest.mark.timeout(1800)  # a whole file: on a loaded machine that takes long
 def test_by_the_interpreter() -> None:
-    passes(__file__)
+    passes(__file__, "gpu and not slow")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED, reason="runs the others so")
+@pytest.mark.timeout(1800)
+def test_the_rest_by_the_interpreter() -> None:
+    passes(__file__, "gpu and slow")
