@@ -27,16 +27,16 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.serve import PORT, genesis_command, served
 from genesis.serve.limits import TIERS
-from genesis.serve.load_generator import Plan, RequestOutcome, Target, send
+from genesis.serve.load_generator import PlannedRequest, RequestOutcome, Target, send
 from genesis.serve.simulate import System, read, recorded, run
 
 INPUT, OUTPUT = 64, 16  # tokens of a request
 URL = f"http://127.0.0.1:{PORT}"
 
 
-def requests(count: int, rate: float | None = None, seed: int = 0) -> list[Plan]:
+def requests(count: int, rate: float | None = None, seed: int = 0) -> list[PlannedRequest]:
     """Requests at random times, or at none, which share nothing."""
-    rng, at, found = random.Random(seed), 0.0, list[Plan]()
+    rng, at, found = random.Random(seed), 0.0, list[PlannedRequest]()
     for _ in range(count):
         found.append((at, [rng.randrange(10, 300) for _ in range(INPUT)], OUTPUT))
         at += rng.expovariate(rate) if rate else 0.0
@@ -141,7 +141,7 @@ def policies(model: str, folder: Path) -> bool:
     """Whether the better of two ways to evict pages is the better one in a simulation, too."""
     rng = random.Random(4)
     prefixes = [[rng.randrange(10, 300) for _ in range(256)] for _ in range(18)]
-    todo: list[Plan] = [
+    todo: list[PlannedRequest] = [
         (0.0, [*prefix, *(rng.randrange(10, 300) for _ in range(16))], OUTPUT // 2)
         for _ in range(5)
         for prefix in prefixes  # in turns, and more than fit

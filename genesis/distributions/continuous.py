@@ -16,13 +16,14 @@ from genesis.distributions.distribution import (
     SIMPLEX,
     Distribution,
     Domain,
+    ProbsOrLogits,
+    require_one,
 )
 from genesis.distributions.gamma_gradient import moving_with
 from genesis.functional.function import one_operation
 from genesis.functional.special import i0e, i1e
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
-from genesis.type_info import finfo
 
 LOG_2PI = math.log(2 * math.pi)
 EULER = 0.5772156649015329
@@ -804,7 +805,7 @@ class Beta(Distribution):
         return self._pair.variance[..., 0]
 
 
-class ContinuousBernoulli(Distribution):
+class ContinuousBernoulli(ProbsOrLogits):
     """Numbers between 0 and 1 with an exponential density: what a likelihood of pixels should be.
 
     Near logits of 0 moments are differences of great numbers: there they are power series.
@@ -813,18 +814,10 @@ class ContinuousBernoulli(Distribution):
     has_rsample = True
     domains = MappingProxyType({"probs": PROBABILITY})
     support = PROBABILITY
-    logits: Tensor
-    probs: Tensor
 
     def __init__(self, probs: Any = None, logits: Any = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("ContinuousBernoulli: give probs or logits")
-        if logits is None:
-            self._set(probs=probs)
-            self.logits = fn.logit(self.probs, finfo(self.probs.dtype).eps)
-        else:
-            self._set(logits=logits)
-            self.probs = fn.sigmoid(self.logits)
+        require_one(type(self).__name__, probs, logits)
+        self._set_odds(probs, logits, finite=True)
 
     def _by(self, series: Any, closed: Any) -> Any:
         """A function of the logits: a series near 0, and elsewhere one that is safe there."""

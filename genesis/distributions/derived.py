@@ -18,6 +18,8 @@ from genesis.distributions.distribution import (
     PROBABILITY,
     SIMPLEX,
     Distribution,
+    ProbsOrLogits,
+    require_one,
 )
 from genesis.distributions.transform import (
     AffineTransform,
@@ -43,7 +45,7 @@ class Pareto(TransformedDistribution):
     alpha: Tensor
 
     def __init__(self, scale: Any, alpha: Any) -> None:
-        self._set(scale=_tensor(scale), alpha=_tensor(alpha))
+        self._set(scale=scale, alpha=alpha)
         base = self._part(Exponential, self.alpha)
         super().__init__(base, [ExpTransform(), AffineTransform(0, self.scale)])
 
@@ -75,7 +77,7 @@ class InverseGamma(TransformedDistribution):
     rate: Tensor
 
     def __init__(self, concentration: Any, rate: Any) -> None:
-        self._set(concentration=_tensor(concentration), rate=_tensor(rate))
+        self._set(concentration=concentration, rate=rate)
         base = self._part(Gamma, self.concentration, self.rate)
         super().__init__(base, PowerTransform(-creation.ones_like(self.rate)))
 
@@ -109,7 +111,7 @@ class Kumaraswamy(TransformedDistribution):
     concentration0: Tensor
 
     def __init__(self, concentration1: Any, concentration0: Any) -> None:
-        self._set(concentration1=_tensor(concentration1), concentration0=_tensor(concentration0))
+        self._set(concentration1=concentration1, concentration0=concentration0)
         one = creation.ones_like(self.concentration1)
         steps = [
             PowerTransform(1 / self.concentration0),
@@ -188,24 +190,16 @@ class LogisticNormal(TransformedDistribution):
         super().__init__(self._part(Normal, loc, scale), StickBreakingTransform())
 
 
-class NegativeBinomial(Distribution):
+class NegativeBinomial(ProbsOrLogits):
     """How often something works before it fails `total_count` times."""
 
     domains = MappingProxyType({"total_count": NOT_NEGATIVE, "probs": PROBABILITY})
     support = COUNT
     total_count: Tensor
-    logits: Tensor
-    probs: Tensor
 
     def __init__(self, total_count: Any, probs: Any = None, logits: Any = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("NegativeBinomial: give probs or logits")
-        if logits is None:
-            self._set(total_count=_tensor(total_count), probs=_tensor(probs))
-            self.logits = fn.logit(self.probs)
-        else:
-            self._set(total_count=_tensor(total_count), logits=_tensor(logits))
-            self.probs = fn.sigmoid(self.logits)
+        require_one(type(self).__name__, probs, logits)
+        self._set_odds(probs, logits, total_count=total_count)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws: of a Poisson distribution whose rate is Gamma distributed."""
@@ -274,22 +268,14 @@ class RelaxedOneHotCategorical(TransformedDistribution):
         self.support = SIMPLEX
 
 
-class _LogitRelaxedBernoulli(Distribution):
+class _LogitRelaxedBernoulli(ProbsOrLogits):
     """The logits of a relaxed coin: logistic numbers and logits, over the temperature."""
 
     has_rsample = True
-    logits: Tensor
-    probs: Tensor
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("RelaxedBernoulli: give probs or logits")
-        if logits is None:
-            self._set(probs=_tensor(probs))
-            self.logits = fn.logit(self.probs)
-        else:
-            self._set(logits=_tensor(logits))
-            self.probs = fn.sigmoid(self.logits)
+        require_one("RelaxedBernoulli", probs, logits)
+        self._set_odds(probs, logits)
         self.temperature = temperature
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:

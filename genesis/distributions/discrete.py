@@ -17,36 +17,24 @@ from genesis.distributions.distribution import (
     PROBABILITY,
     Distribution,
     Domain,
+    ProbsOrLogits,
+    require_one,
 )
 from genesis.functional.function import one_operation
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
-from genesis.type_info import finfo
 
 
-def _one_of(name: str, probs: Any, logits: Any) -> None:
-    if (probs is None) == (logits is None):
-        raise ValueError(f"{name}: give probs or logits")
-
-
-class Bernoulli(Distribution):
+class Bernoulli(ProbsOrLogits):
     """1 with a probability, else 0."""
 
     domains = MappingProxyType({"probs": PROBABILITY})
     support = BIT
 
-    logits: Tensor
-    probs: Tensor
-
     def __init__(self, probs: Any = None, logits: Any = None) -> None:
-        _one_of(type(self).__name__, probs, logits)
-        if logits is None:
-            self._set(probs=probs)
-            # Of what is certain the logit is finite: 0 times infinity would be no number.
-            self.logits = fn.logit(self.probs, finfo(self.probs.dtype).eps)
-        else:
-            self._set(logits=logits)
-            self.probs = fn.sigmoid(self.logits)
+        require_one(type(self).__name__, probs, logits)
+        # Of what is certain the logit is finite: 0 times infinity would be no number.
+        self._set_odds(probs, logits, finite=True)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws."""
@@ -88,7 +76,7 @@ class Categorical(Distribution):
     """
 
     def __init__(self, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
-        _one_of(type(self).__name__, probs, logits)
+        require_one(type(self).__name__, probs, logits)
         given = fn.log(self._weights(probs)) if logits is None else logits
         self.logits: Tensor = fn.log_softmax(given, -1)
         self.batch_shape = tuple(given.shape[:-1])
@@ -312,7 +300,7 @@ class Multinomial(_Trials):
     ) -> None:
         if not isinstance(total_count, int):
             raise NotImplementedError("Multinomial: total_count is one int for the whole batch")
-        _one_of(type(self).__name__, probs, logits)
+        require_one(type(self).__name__, probs, logits)
         self.total_count = total_count
         self._trial: OneHotCategorical = self._part(OneHotCategorical, probs, logits)
         self.batch_shape, self.event_shape = self._trial.batch_shape, self._trial.event_shape

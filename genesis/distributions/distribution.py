@@ -12,6 +12,7 @@ from genesis.autograd.mode import no_grad
 from genesis.functional.value_checks import demanded
 from genesis.tensor import creation
 from genesis.tensor.tensor import Tensor
+from genesis.type_info import finfo
 
 D = TypeVar("D", bound="Distribution")
 
@@ -171,6 +172,29 @@ class Distribution(metaclass=Validating):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(batch_shape={self.batch_shape})"
+
+
+def require_one(name: str, probs: Any, logits: Any) -> None:
+    """A ValueError unless either probabilities or logits are given."""
+    if (probs is None) == (logits is None):
+        raise ValueError(f"{name}: give probs or logits")
+
+
+class ProbsOrLogits(Distribution):
+    """Distributions with one probability, which is given as such or as its logit."""
+
+    probs: Tensor
+    logits: Tensor
+
+    def _set_odds(self, probs: Any, logits: Any, finite: bool = False, **others: Any) -> None:
+        """The probability and its logit, `finite` even of what is certain, and other parameters."""
+        if logits is None:
+            self._set(**others, probs=probs)
+            eps = finfo(self.probs.dtype).eps if finite else None
+            self.logits = functional.logit(self.probs, eps)
+        else:
+            self._set(**others, logits=logits)
+            self.probs = functional.sigmoid(self.logits)
 
 
 class Independent(Distribution):

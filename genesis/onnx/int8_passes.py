@@ -14,6 +14,7 @@ from genesis.onnx.graph import Graph, GraphBuilder, NodeStep
 from genesis.onnx.registry import find
 from genesis.onnx.text_codes import MOVES
 
+_MS = "com.microsoft"
 #: Filters that are too few for a block of them.
 FEW = 16
 #: Products of numbers of nine bits whose sums floats hold exactly.
@@ -56,7 +57,7 @@ def _scale(graph: Graph, step: NodeStep) -> tuple[Any, ...] | None:
     names = [n for n in step.inputs[1:3] if n]
     if step.kind not in ("QuantizeLinear", "DequantizeLinear"):
         return None
-    if step.domain not in ("", "com.microsoft") or not all(_is_fixed(graph, n) for n in names):
+    if step.domain not in ("", _MS) or not all(_is_fixed(graph, n) for n in names):
         return None
     if len(names) < 2 or any(graph.constants[n].size != 1 for n in names):
         return None
@@ -154,11 +155,15 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
+#: Of products of matrices of bytes whose weights are their fourth input: how many others they have.
+_SUMMED = {("genesis", "QuantizedMatMul"): 6, ("genesis", "QuantizedGemm"): 7, (_MS, "QGemm"): 9}
+
+
 def turn_weights(graph: Graph, _: GraphBuilder) -> None:
     """Weights that a product takes transposed, as the columns that it multiplies by."""
     for step in graph.steps:
-        gemm = step.kind in ("QGemm", "QuantizedGemm") and step.options.get("transB")
-        if gemm and _is_fixed(graph, step.inputs[3]):
+        ours = (step.domain, step.kind) in _SUMMED and step.options.get("transB")
+        if ours and _is_fixed(graph, step.inputs[3]):
             name = f"{step.inputs[3]}.turned"
             turned = np.ascontiguousarray(graph.constants[step.inputs[3]].T)
             graph.constants.setdefault(name, turned)
@@ -199,7 +204,7 @@ def _rename(step: NodeStep, names: dict[int, str]) -> None:
 def sum_weights(graph: Graph, _: GraphBuilder) -> None:
     """The sums of weights that zero points of what they multiply need, computed beforehand."""
     for step in graph.steps:
-        place = {"QuantizedMatMul": 6, "QuantizedGemm": 7, "QGemm": 9}.get(step.kind, 0)
+        place = _SUMMED.get((step.domain, step.kind), 0)
         if place and not step.options.get("transB") and _is_fixed(graph, step.inputs[3]):
             name = f"{step.inputs[3]}.sums"
             graph.constants[name] = graph.constants[step.inputs[3]].sum(0, dtype=np.int32)

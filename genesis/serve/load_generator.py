@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-Plan = tuple[float, list[int], int]  # when, a prompt, and how many tokens are wanted
+PlannedRequest = tuple[float, list[int], int]  # when, a prompt, and how many tokens are wanted
 _THREADS = 512  # requests that are on their way at once, at most
 
 
@@ -83,7 +83,7 @@ class Target:
         return outcome
 
 
-def plans(how: dict[str, Any]) -> Iterator[Plan]:
+def plans(how: dict[str, Any]) -> Iterator[PlannedRequest]:
     """When requests are sent, with which tokens, and how many they want."""
     rng = random.Random(how["seed"])
     if how["trace"] is not None:
@@ -108,11 +108,11 @@ def _page(name: str, size: int) -> list[int]:
     return [rng.randrange(10, 300) for _ in range(size)]
 
 
-def send(target: Target, todo: list[Plan], clients: int | None) -> list[RequestOutcome]:
+def send(target: Target, todo: list[PlannedRequest], clients: int | None) -> list[RequestOutcome]:
     """Send all requests, by so many clients who wait for their answers, or each at its time."""
     begin = time.monotonic()
 
-    def one(plan: Plan) -> RequestOutcome:
+    def one(plan: PlannedRequest) -> RequestOutcome:
         at, prompt, tokens = plan
         if clients is None:
             time.sleep(max(0.0, begin + at - time.monotonic()))
@@ -156,4 +156,13 @@ def load(url: str, model: str | None, key: str | None, **how: Any) -> int:
     return 0 if found["answered"] == found["requests"] else 1
 
 
-__all__ = ["Plan", "RequestOutcome", "Target", "figures", "load", "measure", "plans", "send"]
+__all__ = [
+    "PlannedRequest",
+    "RequestOutcome",
+    "Target",
+    "figures",
+    "load",
+    "measure",
+    "plans",
+    "send",
+]

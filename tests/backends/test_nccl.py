@@ -27,6 +27,7 @@ from tests.fake_cuda import FakeDriver
 from tests.fake_nccl import FakeNCCL
 
 RANK, SIZE, COUNT = 1, 4, 96
+FLOAT = as_dtype("float32")
 STEP = Binary("add", b"add", ENTRY)
 
 
@@ -163,21 +164,25 @@ def test_several_arrays_are_one_group(made: Any, name: str) -> None:
     assert library.called["GroupStart"] == 1 and not library.problems
 
 
-def test_errors_are_named_and_memory_is_left_alone(made: Any, monkeypatch: Any) -> None:
-    library, backend, fleet = made
-    kind = as_dtype("float32")
+def summed_ones(backend: Any) -> tuple[Any, Any, Any, Any]:
+    """A program that sums eight ones of all ranks, what it runs on, what is sent and got."""
     x = np.ones(8, np.float32)
     sent, got = upload(backend, x), backend.allocate(x.nbytes)
     host = Host("collectives.all_reduce", OPTIONS["all_reduce"],
-                (Operand(0, kind, (2,)),), (Operand(1, kind, (2,)),))  # fmt: skip
-    program = backend.assemble([host])
-    program.run(array("Q", [sent.pointer, got.pointer, 8]))
+                (Operand(0, FLOAT, (2,)),), (Operand(1, FLOAT, (2,)),))  # fmt: skip
+    return backend.assemble([host]), array("Q", [sent.pointer, got.pointer, 8]), sent, got
+
+
+def test_errors_are_named_and_memory_is_left_alone(made: Any, monkeypatch: Any) -> None:
+    library, backend, fleet = made
+    program, frame, _sent, _got = summed_ones(backend)
+    program.run(frame)
     fleet.made._closed.set()  # the watchdog must not see it first
     fleet.made._watching.join()
     with monkeypatch.context() as patch:
         patch.setattr(fleet.made, "_handle", type(fleet.made._handle)(5))
         with pytest.raises(DriverError, match="ncclAllReduce: invalid argument"):
-            program.run(array("Q", [sent.pointer, got.pointer, 8]))
+            program.run(frame)
     assert library.problems and library.called["GroupEnd"] == 2
 
 
@@ -185,15 +190,10 @@ def test_errors_are_named_and_memory_is_left_alone(made: Any, monkeypatch: Any) 
 def test_a_lost_rank_is_not_waited_for(made: Any, how: str) -> None:
     """The kernels are ended, and what they leave behind is read by nobody."""
     library, backend, fleet = made
-    kind = as_dtype("float32")
-    x = np.ones(8, np.float32)
-    sent, got = upload(backend, x), backend.allocate(x.nbytes)
-    host = Host("collectives.all_reduce", OPTIONS["all_reduce"],
-                (Operand(0, kind, (2,)),), (Operand(1, kind, (2,)),))  # fmt: skip
-    program, frame = backend.assemble([host]), array("Q", [sent.pointer, got.pointer, 8])
+    program, frame, _sent, got = summed_ones(backend)
     fleet.timeout = 0.05
     program.run(frame)
-    backend.download(got, kind, (8,))  # it has ended: however long ago, nothing is wrong
+    backend.download(got, FLOAT, (8,))  # it has ended: however long ago, nothing is wrong
     time.sleep(0.2)
     assert backend.device.failure is None
     if how == "a rank is gone":
@@ -205,14 +205,14 @@ def test_a_lost_rank_is_not_waited_for(made: Any, how: str) -> None:
         program.run(frame)
     fleet.made._watching.join(10)
     assert library.called["CommAbort"] == 1
-    for use in (lambda: backend.download(got, kind, (8,)), lambda: program.run(frame)):
+    for use in (lambda: backend.download(got, FLOAT, (8,)), lambda: program.run(frame)):
         with pytest.raises(RuntimeError, match=how):
             use()
     with pytest.raises(RuntimeError, match=how):
         backend.synchronize()
     fleet.made.close()  # the others are met anew
     assert library.called["CommAbort"] == 1
-    backend.download(got, kind, (8,))
+    backend.download(got, FLOAT, (8,))
     assert not library.problems
 
 
